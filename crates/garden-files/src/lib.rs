@@ -4,4 +4,4 @@ mod read;
 mod write;
 
 pub use read::{LARGEST_SETTINGS, fits, open, read, read_settings};
-pub use write::{draft_of, replace};
+pub use write::{draft_of, free_bytes, replace};

@@ -47,3 +47,9 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
     }
 }
+
+/// Bytes of a file's or folder's disk that are free for this user.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}

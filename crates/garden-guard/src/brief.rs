@@ -32,11 +32,11 @@ impl Drop for Started {
     }
 }
 
-/// Runs a program to its end, without some variables of our environment. One that takes longer than `patience`, or says more than `most` bytes, is killed, and that is an error.
+/// Runs a program to its end, with this environment and nothing of ours. One that takes longer than `patience`, or says more than `most` bytes, is killed, and that is an error.
 pub fn run_briefly(
     program: &Path,
     words: &[OsString],
-    secrets: &[&str],
+    environment: &[(OsString, OsString)],
     input: Option<File>,
     patience: Duration,
     most: u64,
@@ -44,9 +44,7 @@ pub fn run_briefly(
     let deadline = Instant::now() + patience;
     let input = input.map_or_else(Stdio::null, Stdio::from);
     let mut command = Command::new(program);
-    for name in secrets {
-        command.env_remove(name);
-    }
+    command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let child = command.args(words).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut started = Started(child);
     let output = started.0.stdout.take().map(|pipe| thread::spawn(move || read(pipe, most)));
@@ -82,7 +80,14 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, patience: Duration, most: u64) -> io::Result<Brief> {
-        run_briefly(Path::new("/bin/sh"), &["-c".into(), script.into()], &["HOME"], None, patience, most)
+        run_briefly(
+            Path::new("/bin/sh"),
+            &["-c".into(), script.into()],
+            &[("GIVEN".into(), "here".into())],
+            None,
+            patience,
+            most,
+        )
     }
 
     #[test]
@@ -90,7 +95,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         let said = shell("echo one; echo two >&2; exit 3", minute, 100).unwrap();
         assert_eq!(said, Brief { code: Some(3), output: b"one\n".to_vec(), error: b"two\n".to_vec() });
-        assert_eq!(shell("echo ${HOME-gone}", minute, 100).unwrap().output, b"gone\n");
+        assert_eq!(shell("echo ${HOME-gone} $GIVEN", minute, 100).unwrap().output, b"gone here\n");
         assert_eq!(shell("yes", minute, 1000).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let began = Instant::now();
         let late = shell("exec sleep 50", Duration::from_millis(100), 100).unwrap_err();

@@ -205,12 +205,15 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
     Ok(Launched { pid, child: Some(child), readers, keyboard, has_ended })
 }
 
-/// Starts a program in a session of its own that outlives us, without some variables of our environment; all it prints goes to a log.
-pub fn start_in_background(program: &Path, words: &[OsString], secrets: &[&str], log: File) -> io::Result<Child> {
+/// Starts a program in a session of its own that outlives us, with this environment and nothing of ours; all it prints goes to a log.
+pub fn start_in_background(
+    program: &Path,
+    words: &[OsString],
+    environment: &[(OsString, OsString)],
+    log: File,
+) -> io::Result<Child> {
     let mut command = Command::new(program);
-    for name in secrets {
-        command.env_remove(name);
-    }
+    command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // SAFETY: setsid is async-signal-safe and the only call between fork and exec.
     unsafe {

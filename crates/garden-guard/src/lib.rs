@@ -33,6 +33,6 @@ pub use launch::{Ending, Launch, Launched, Notice, OutputMode, become_program, l
 pub use live::{Happening, Live};
 pub use recorder::Recorder;
 pub use signals::{Stop, ask_to_end, end_now, listen_for_stops, pass_stop_on};
-pub use state::{StateFolder, Told, read_state, supervisor_of, unguarded};
+pub use state::{StateFolder, Told, is_stopped, read_state, supervisor_of, unguarded};
 pub use supervisor::{RESUME, origin, supervise};
 pub use watch::Watch;

@@ -46,10 +46,11 @@ pub fn listen_for_stops(notices: SyncSender<Notice>) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks a supervisor to end: it passes that on with a checkpoint.
+/// Asks a supervisor to end: it passes that on with a checkpoint. One that was stopped goes on, since it could not hear it otherwise.
 pub fn ask_to_end(pid: u32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(kill_process(pid, Signal::TERM)?)
+    kill_process(pid, Signal::TERM)?;
+    Ok(kill_process(pid, Signal::CONT)?)
 }
 
 /// Ends a program and its whole group at once; it cannot do anything about it.

@@ -133,6 +133,14 @@ pub fn unguarded(folder: &Path) -> Option<u32> {
     found.filter(|found| !found.command.is_empty()).map(|found| found.pid)
 }
 
+/// Whether a process was stopped by a signal or a debugger: it exists, and does nothing.
+pub fn is_stopped(pid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything, also brackets.
+    let state = text.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
 /// The process id of the supervisor that has this folder, if one is alive.
 pub fn supervisor_of(folder: &Path) -> io::Result<Option<u32>> {
     let lock = File::open(folder.join("lock"))?;

@@ -107,7 +107,7 @@ impl Query {
         };
         // Pagers may send an empty one with the first page.
         let after = self.get("after").filter(|after| !after.is_empty()).map(str::to_string);
-        Ok(Page { after, limit, is_ascending })
+        Ok(Page { after, behind: None, limit, is_ascending })
     }
 
     /// The filter `metadata[k]=v`, or `metadata=null`.

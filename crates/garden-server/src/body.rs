@@ -13,8 +13,9 @@ use crate::error::ApiError;
 const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes that have to come in a second, on average.
 const SLOWEST: u64 = 8 << 10;
-/// The largest body that is no file.
+/// The largest body that lists parts of an upload, and the largest of any other request: what a job is asked for is kept, and shown in every list.
 pub(crate) const SMALL: u64 = 1 << 20;
+pub(crate) const LARGEST_REQUEST: u64 = 64 << 10;
 
 /// How fast a body comes. One byte every nineteen seconds would otherwise hold a connection for ever.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ pub(crate) async fn read(body: Body, limit: u64) -> Result<Vec<u8>, ApiError> {
 
 /// A body that is a JSON object.
 pub(crate) async fn read_fields(body: Body) -> Result<Fields, ApiError> {
-    Fields::parse(&read(body, SMALL).await?)
+    Fields::parse(&read(body, LARGEST_REQUEST).await?)
 }
 
 /// The fields of an object, taken one by one: what nobody takes is refused by name instead of being ignored.
@@ -70,7 +71,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    fn parse(text: &[u8]) -> Result<Fields, ApiError> {
+    pub fn parse(text: &[u8]) -> Result<Fields, ApiError> {
         match serde_json::from_slice(text) {
             Ok(Value::Object(map)) => Ok(Fields { path: String::new(), map }),
             Ok(_) => Err(ApiError::invalid("the body has to be a JSON object")),

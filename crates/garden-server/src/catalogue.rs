@@ -1,5 +1,6 @@
 //! The models that can be fine-tuned or used: folders that the operator has named, and results of jobs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -54,7 +55,8 @@ pub(crate) fn bases(folders: &[PathBuf]) -> Vec<Base> {
         let inside = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         for folder in std::iter::once(folder.clone()).chain(inside) {
             let Some(base) = base_of(&folder) else { continue };
-            if bases.iter().all(|known| known.name != base.name) {
+            // A folder that was named twice, or by itself and in another one.
+            if bases.iter().all(|known| known.name != base.name || !is_same(&known.folder, &base.folder)) {
                 bases.push(base);
             }
         }
@@ -63,12 +65,40 @@ pub(crate) fn bases(folders: &[PathBuf]) -> Vec<Base> {
     bases
 }
 
+/// What is wrong with the models that an operator has named: two of one name, or an alias of nothing.
+pub(crate) fn check_models(folders: &[PathBuf], aliases: &BTreeMap<String, String>) -> Result<(), String> {
+    let bases = bases(folders);
+    for pair in bases.windows(2).filter(|pair| pair[0].name == pair[1].name) {
+        let (one, other) = (pair[0].folder.display(), pair[1].folder.display());
+        return Err(format!("two models have the name `{}`: `{one}` and `{other}`", pair[0].name));
+    }
+    for (alias, model) in aliases {
+        if bases.iter().all(|base| base.name != *model) {
+            let names: Vec<&str> = bases.iter().map(|base| base.name.as_str()).collect();
+            let known =
+                if names.is_empty() { "there are none".to_string() } else { format!("there are {}", names.join(", ")) };
+            return Err(format!("the alias `{alias}` is of `{model}`, which is not a base model here: {known}"));
+        }
+        if bases.iter().any(|base| base.name == *alias) {
+            return Err(format!("the alias `{alias}` is also the name of a base model"));
+        }
+    }
+    Ok(())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one.canonicalize().ok().is_some_and(|one| Some(one) == other.canonicalize().ok())
+}
+
+/// A folder as a model: a link keeps its own name, which is the one that the operator gave it.
 fn base_of(folder: &Path) -> Option<Base> {
     let changed = fs::metadata(folder.join("config.json")).ok()?.modified().ok()?;
-    let folder = folder.canonicalize().ok()?;
-    let name = folder.file_name()?.to_str()?.to_string();
+    let folder = std::path::absolute(folder).ok()?;
+    // `models/.` and `..` have no name of their own.
+    let named = if folder.file_name().is_some() { folder } else { folder.canonicalize().ok()? };
+    let name = named.file_name()?.to_str()?.to_string();
     let created = changed.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    Some(Base { name, folder, created })
+    Some(Base { name, folder: named, created })
 }
 
 /// Finds a model by its name, an alias, or the name of a result.
@@ -105,7 +135,7 @@ pub(crate) fn checkpoint_name(job: &JobRecord, step: u64) -> String {
     format!("{}{CHECKPOINT}{step}", result_name(job))
 }
 
-fn find_base(server: &Server, name: &str) -> Result<Base, ApiError> {
+pub(crate) fn find_base(server: &Server, name: &str) -> Result<Base, ApiError> {
     let name = server.settings.aliases.get(name).map_or(name, String::as_str);
     let found = bases(&server.settings.models).into_iter().find(|base| base.name == name);
     found.ok_or_else(|| no_model(server, name))
@@ -115,7 +145,7 @@ fn no_model(server: &Server, name: &str) -> ApiError {
     let names: Vec<String> = bases(&server.settings.models).into_iter().map(|base| base.name).collect();
     let aliases: Vec<&str> = server.settings.aliases.keys().map(String::as_str).collect();
     let known = match (names.is_empty(), aliases.is_empty()) {
-        (true, _) => "the server knows no base models: start it with --models DIR".to_string(),
+        (true, _) => "this server has no base models".to_string(),
         (false, true) => format!("base models here: {}", names.join(", ")),
         (false, false) => format!("base models here: {}; aliases: {}", names.join(", "), aliases.join(", ")),
     };

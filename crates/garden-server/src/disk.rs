@@ -9,6 +9,7 @@
 //! parts/               parts of uploads
 //! jobs/                a folder for each job (see job.rs)
 //! unknown/             what nobody knew of, moved aside on request
+//! reserve              some bytes that are given up where the disk is full and something is to be deleted
 //! ```
 //!
 //! A file becomes visible by a rename, and known after that. So a kill leaves at most a file that nobody knows of. Such a file is named at the next start and left, because
@@ -16,10 +17,12 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use garden_run::GUARD;
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::id::is_id;
@@ -40,6 +43,11 @@ pub(crate) const LOOK: &str = "check-";
 const MARKER: &str = "garden-server.json";
 /// The format of the folder.
 const FORMAT: u32 = 1;
+/// A file whose space is given up where a full disk would not even let things be deleted, and its length.
+const RESERVE: &str = "reserve";
+const RESERVE_BYTES: u64 = 2 << 20;
+/// How folders of backups that are under way begin.
+pub(crate) const BACKUP: &str = "backup-";
 /// What file systems put into a folder that is empty.
 const OF_THE_SYSTEM: &str = "lost+found";
 
@@ -57,6 +65,8 @@ pub enum FolderError {
     Io(io::Error),
     /// Another server has it.
     InUse,
+    /// Nothing is in it.
+    Empty,
     /// It holds something, and nothing says that it is a server's: some of what it holds.
     Foreign(Vec<String>),
     /// A newer version of this program wrote it, of this format.
@@ -94,9 +104,7 @@ impl Disk {
         fs::create_dir_all(root)?;
         // First of all, so that a start that fails half-way leaves a folder that is ours.
         if found == Found::Unmarked {
-            let marker = Marker { what: "data of model-garden serve".into(), format: FORMAT };
-            let text = serde_json::to_string(&marker).map_err(io::Error::other)? + "\n";
-            garden_files::replace(&root.join(MARKER), text)?;
+            mark(root)?;
         }
         for folder in FOLDERS {
             fs::create_dir_all(root.join(folder))?;
@@ -123,6 +131,10 @@ impl Disk {
         for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name)) {
             fs::remove_dir_all(self.job(&name).0)?;
         }
+        for name in names(&self.root)?.into_iter().filter(|name| name.starts_with(BACKUP) && is_id(name)) {
+            fs::remove_dir_all(self.root.join(name))?;
+        }
+        self.keep_reserve();
         Ok(())
     }
 
@@ -132,6 +144,66 @@ impl Disk {
         if fs::rename(self.file(file), &away).is_ok() {
             drop(fs::remove_file(away));
         }
+    }
+
+    /// Removes the folder of a job that nobody knows of any more; what cannot be removed now is at the next start.
+    pub fn discard_job(&self, id: &str) {
+        let away = self.root.join("jobs").join(crate::id::new_id(LOOK));
+        if fs::rename(self.job(id).0, &away).is_ok() {
+            drop(fs::remove_dir_all(away));
+        }
+    }
+
+    /// Removes all of a job but its model and what describes that.
+    pub fn trim_job(&self, id: &str) {
+        let folder = self.job(id);
+        drop(fs::remove_file(folder.log()));
+        for name in names(&folder.output()).unwrap_or_default() {
+            let path = folder.output().join(&name);
+            if name.starts_with("checkpoint-") || name.starts_with("abandoned-") || name == GUARD {
+                drop(fs::remove_dir_all(path));
+            } else if name.starts_with("trace") || name.starts_with("events.out") || name == garden_train::LOG {
+                drop(fs::remove_file(path));
+            }
+        }
+    }
+
+    // Space.
+
+    /// Bytes of the disk that are free for us.
+    pub fn free_bytes(&self) -> u64 {
+        garden_files::free_bytes(&self.root).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that a job's folder takes by itself: a second name of a file that also has another place counts there.
+    pub fn job_bytes(&self, id: &str) -> u64 {
+        own_bytes(&self.job(id).0)
+    }
+
+    /// Bytes that a job needs before long: one checkpoint more, and one that is being written.
+    pub fn checkpoint_bytes(&self, id: &str) -> u64 {
+        let output = self.job(id).output();
+        crate::follow::newest_step(&output).map_or(0, |step| 2 * own_bytes(&output.join(format!("checkpoint-{step}"))))
+    }
+
+    /// Takes the reserve again, if there is space for it.
+    pub fn keep_reserve(&self) {
+        let path = self.root.join(RESERVE);
+        if path.exists() || self.free_bytes() < 4 * RESERVE_BYTES {
+            return;
+        }
+        let made = File::create(&path).is_ok_and(|file| {
+            // A file system that cannot set space aside has none to give up, either.
+            fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_ok()
+        });
+        if !made {
+            drop(fs::remove_file(path));
+        }
+    }
+
+    /// Gives the reserve up; whether there was one.
+    pub fn give_reserve(&self) -> bool {
+        fs::remove_file(self.root.join(RESERVE)).is_ok()
     }
 
     pub fn database(&self) -> PathBuf {
@@ -201,6 +273,22 @@ impl Disk {
     }
 }
 
+/// Whether a folder is a server's; what it is instead is an error. Nothing is changed.
+pub(crate) fn check_ours(root: &Path) -> Result<(), FolderError> {
+    match look(root)? {
+        Found::Marked => Ok(()),
+        Found::Unmarked if root.join("garden.db").is_file() => Ok(()),
+        Found::Unmarked => Err(FolderError::Empty),
+    }
+}
+
+/// Says that a folder is a server's.
+pub(crate) fn mark(root: &Path) -> io::Result<()> {
+    let marker = Marker { what: "data of model-garden serve".into(), format: FORMAT };
+    let text = serde_json::to_string(&marker).map_err(io::Error::other)? + "\n";
+    garden_files::replace(&root.join(MARKER), text)
+}
+
 /// What a folder is, without changing anything.
 fn look(root: &Path) -> Result<Found, FolderError> {
     let held = match names(root) {
@@ -221,6 +309,20 @@ fn look(root: &Path) -> Result<Found, FolderError> {
     }
     let foreign: Vec<String> = held.into_iter().filter(|name| name != OF_THE_SYSTEM).collect();
     if foreign.is_empty() { Ok(Found::Unmarked) } else { Err(FolderError::Foreign(foreign)) }
+}
+
+/// Bytes of files in a folder that have no other name. What changes while it is looked at counts or not.
+fn own_bytes(folder: &Path) -> u64 {
+    let mut sum = 0;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(found) = entry.metadata() else { continue };
+        if found.is_dir() {
+            sum += own_bytes(&entry.path());
+        } else if found.is_file() && found.nlink() == 1 {
+            sum += found.len();
+        }
+    }
+    sum
 }
 
 /// Whether a folder under `jobs/` is of rows that were looked at on request, not of a job.

@@ -40,9 +40,25 @@ impl ApiError {
         ApiError { code: Some("not_found"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
     }
 
-    /// Something that cannot be done as things are now.
-    pub fn conflict(message: impl Into<String>) -> ApiError {
-        ApiError { code: Some("conflict"), ..ApiError::new(StatusCode::CONFLICT, message) }
+    /// Something that cannot be done as things are now. Not 409: OpenAI's clients send that again and again.
+    pub fn wrong_state(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("wrong_state"), ..ApiError::invalid(message) }
+    }
+
+    /// A key of a request that came before with another body.
+    pub fn other_body() -> ApiError {
+        let message = "this `Idempotency-Key` was sent with another body before: use a new key for a new request";
+        ApiError { code: Some("idempotency_key_reused"), ..ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, message) }
+    }
+
+    /// What the disk did not let us do.
+    pub fn of_disk(what: &str, error: &std::io::Error) -> ApiError {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                ApiError::no_space("the server's disk is full")
+            }
+            _ => ApiError::internal(what, error),
+        }
     }
 
     /// Something that is not allowed.
@@ -64,6 +80,12 @@ impl ApiError {
     pub fn too_often() -> ApiError {
         let message = "too many requests: wait a second before the next one";
         ApiError { code: Some("rate_limit_exceeded"), ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    /// Too many wait for the same.
+    pub fn busy() -> ApiError {
+        let message = "the server is busy with other requests of this kind: try again in a minute";
+        ApiError { code: Some("server_busy"), ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message) }
     }
 
     /// A body that does not come.
@@ -140,6 +162,9 @@ impl IntoResponse for ApiError {
 
 impl From<crate::store::StoreError> for ApiError {
     fn from(error: crate::store::StoreError) -> ApiError {
-        ApiError::internal("the server's database cannot be used", &error)
+        match error.is_disk_full() {
+            true => ApiError::no_space("the server's disk is full"),
+            false => ApiError::internal("the server's database cannot be used", &error),
+        }
     }
 }

@@ -24,11 +24,13 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 const LARGEST: u64 = 20 << 20;
 /// Bytes of all pictures of a job.
 const ALL: u64 = 64 << 30;
+/// Pictures that cannot be had before the others are left alone.
+const MOST_PROBLEMS: usize = 100;
 /// Pictures that are fetched at the same time.
 const AT_ONCE: usize = 8;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long all of a job may take: two jobs at most are looked at at the same time, and others wait.
+/// How long all of a job may take.
 const ALL_PATIENCE: Duration = Duration::from_secs(3600);
 /// Redirects that are followed.
 const REDIRECTS: u32 = 3;
@@ -45,7 +47,7 @@ const KINDS: [(&[u8], &str); 7] = [
 
 /// A picture that cannot be had.
 #[derive(Debug)]
-pub struct FetchError {
+pub struct FetchProblem {
     /// The line of the row, from 1.
     pub line: usize,
     /// The field.
@@ -54,55 +56,69 @@ pub struct FetchError {
     pub problem: String,
 }
 
-impl fmt::Display for FetchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, field `{}`: {}", self.line, self.field, self.problem)
-    }
+/// What may be fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchLimits<'a> {
+    /// Addresses of a private network that are allowed.
+    pub allowed: &'a [IpAddr],
+    /// Bytes of all pictures together, where that is less than usual.
+    pub bytes: Option<u64>,
 }
 
-/// Fetches what the rows of a file name by address, and replaces the addresses by files in the folder `images` beside it; how many there were. Whoever is
-/// killed in the midst leaves the rows as they were.
-pub fn fetch_pictures(rows: &Path, allowed: &[IpAddr]) -> Result<usize, FetchError> {
+/// What was fetched.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Pictures.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that cannot be had, in the order of rows. Their rows are as they were.
+    pub problems: Vec<FetchProblem>,
+}
+
+/// Why a picture is not there.
+enum Missing {
+    /// It cannot be had.
+    Picture(String),
+    /// It cannot be kept, and neither could others.
+    Disk(io::Error),
+}
+
+/// Fetches what the rows of a file name by address, and replaces the addresses by files in the folder `images` beside it. Whoever is killed in the midst leaves
+/// the rows as they were. An error is the disk's.
+pub fn fetch_pictures(rows: &Path, limits: &FetchLimits<'_>) -> io::Result<Fetched> {
     let folder = rows.parent().unwrap_or(Path::new(".")).join("images");
-    let broken = |error: io::Error| FetchError {
-        line: 0,
-        field: String::new(),
-        problem: format!("the rows cannot be read or written: {error}"),
-    };
     let mut wanted: BTreeMap<String, (usize, String)> = BTreeMap::new();
-    for (index, line) in lines(rows).map_err(broken)?.enumerate() {
-        let Some(mut row) = named(&line.map_err(broken)?) else { continue };
+    for (index, line) in lines(rows)?.enumerate() {
+        let Some(mut row) = named(&line?) else { continue };
         each_url(&mut row, &mut |field, url| {
             wanted.entry(url.clone()).or_insert_with(|| (index + 1, field.to_string()));
         });
     }
     if wanted.is_empty() {
-        return Ok(0);
+        return Ok(Fetched::default());
     }
-    fs::create_dir_all(&folder).map_err(broken)?;
-    let files = fetch_all(&wanted, &folder, allowed)?;
+    fs::create_dir_all(&folder)?;
+    let (files, fetched) = fetch_all(&wanted, &folder, limits)?;
     let draft = rows.with_extension("draft");
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create(&draft)?);
-        for line in lines(rows)? {
-            let line = line?;
-            match named(&line) {
-                Some(mut row) => {
-                    each_url(&mut row, &mut |_, url| {
-                        if let Some(file) = files.get(url.as_str()) {
-                            *url = format!("images/{file}");
-                        }
-                    });
-                    writeln!(out, "{row}")?;
-                }
-                None => out.write_all(&line).and_then(|()| out.write_all(b"\n"))?,
+    let mut out = BufWriter::new(File::create(&draft)?);
+    for line in lines(rows)? {
+        let line = line?;
+        match named(&line) {
+            Some(mut row) => {
+                each_url(&mut row, &mut |_, url| {
+                    if let Some(file) = files.get(url.as_str()) {
+                        *url = format!("images/{file}");
+                    }
+                });
+                writeln!(out, "{row}")?;
             }
+            None => out.write_all(&line).and_then(|()| out.write_all(b"\n"))?,
         }
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&draft, rows)
-    };
-    write().map_err(broken)?;
-    Ok(wanted.len())
+    }
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    fs::rename(&draft, rows)?;
+    Ok(fetched)
 }
 
 fn lines(path: &Path) -> io::Result<impl Iterator<Item = io::Result<Vec<u8>>>> {
@@ -132,33 +148,37 @@ fn each_url(row: &mut Value, take: &mut dyn FnMut(&str, &mut String)) {
     }
 }
 
-/// Fetches all of them; the names of their files. One that cannot be had is an error, and the first of these in the order of rows is told.
+/// Fetches all of them: the names of their files, and what cannot be had.
 fn fetch_all(
     wanted: &BTreeMap<String, (usize, String)>,
     folder: &Path,
-    allowed: &[IpAddr],
-) -> Result<BTreeMap<String, String>, FetchError> {
-    let agent = agent(allowed);
+    limits: &FetchLimits<'_>,
+) -> io::Result<(BTreeMap<String, String>, Fetched)> {
+    let agent = agent(limits.allowed);
+    let most = limits.bytes.map_or(ALL, |bytes| bytes.min(ALL));
     let urls: Vec<&String> = wanted.keys().collect();
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
     let files = Mutex::new(BTreeMap::new());
-    let errors: Mutex<Vec<FetchError>> = Mutex::new(Vec::new());
+    let problems: Mutex<Vec<FetchProblem>> = Mutex::new(Vec::new());
+    let broken: Mutex<Option<io::Error>> = Mutex::new(None);
     let began = Instant::now();
     let work = || {
         while let Some(url) = urls.get(next.fetch_add(1, Ordering::Relaxed)) {
             let done = match began.elapsed() < ALL_PATIENCE {
-                true => fetch(&agent, url, folder, &bytes),
-                false => Err("was not fetched: those before it took an hour".to_string()),
+                true => fetch(&agent, url, folder, &bytes, most),
+                false => Err(Missing::Picture("was not fetched: those before it took an hour".to_string())),
             };
             match done {
                 Ok(file) => drop(files.lock().map(|mut files| files.insert((*url).clone(), file))),
-                Err(problem) => {
+                Err(Missing::Picture(problem)) => {
                     let (line, field) = wanted[*url].clone();
                     let problem = format!("`{url}` {problem}");
-                    drop(errors.lock().map(|mut errors| errors.push(FetchError { line, field, problem })));
+                    drop(problems.lock().map(|mut all| all.push(FetchProblem { line, field, problem })));
                 }
+                Err(Missing::Disk(error)) => drop(broken.lock().map(|mut broken| broken.replace(error))),
             }
-            if errors.lock().map_or(true, |errors| errors.len() > AT_ONCE) {
+            let is_over = problems.lock().map_or(true, |all| all.len() >= MOST_PROBLEMS);
+            if is_over || broken.lock().map_or(true, |broken| broken.is_some()) {
                 break;
             }
         }
@@ -168,11 +188,14 @@ fn fetch_all(
             scope.spawn(work);
         }
     });
-    let errors = errors.into_inner().unwrap_or_default();
-    match errors.into_iter().min_by_key(|error| error.line) {
-        Some(first) => Err(first),
-        None => Ok(files.into_inner().unwrap_or_default()),
+    if let Some(error) = broken.into_inner().unwrap_or_default() {
+        return Err(error);
     }
+    let files = files.into_inner().unwrap_or_default();
+    let mut problems = problems.into_inner().unwrap_or_default();
+    problems.sort_by_key(|problem| problem.line);
+    let fetched = Fetched { count: files.len(), bytes: bytes.into_inner(), problems };
+    Ok((files, fetched))
 }
 
 fn agent(allowed: &[IpAddr]) -> ureq::Agent {
@@ -186,28 +209,33 @@ fn agent(allowed: &[IpAddr]) -> ureq::Agent {
     ureq::Agent::with_parts(config, DefaultConnector::default(), Checked { allowed: allowed.to_vec() })
 }
 
-fn fetch(agent: &ureq::Agent, url: &str, folder: &Path, all: &AtomicU64) -> Result<String, String> {
+fn fetch(agent: &ureq::Agent, url: &str, folder: &Path, all: &AtomicU64, most: u64) -> Result<String, Missing> {
     let name: String = Sha256::digest(url.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let known = KINDS.iter().map(|(_, end)| format!("{name}.{end}")).find(|name| folder.join(name).exists());
     if let Some(known) = known {
         return Ok(known);
     }
-    let mut answer = agent.get(url).call().map_err(|error| format!("cannot be fetched: {error}"))?;
+    let failed = |error: &dyn fmt::Display| Missing::Picture(format!("cannot be fetched: {error}"));
+    let mut answer = agent.get(url).call().map_err(|error| failed(&error))?;
     let mut picture = Vec::new();
     let read = answer.body_mut().as_reader().take(LARGEST + 1).read_to_end(&mut picture);
-    read.map_err(|error| format!("cannot be fetched: {error}"))?;
+    read.map_err(|error| failed(&error))?;
     if picture.len() as u64 > LARGEST {
-        return Err(format!("has more than {} MiB", LARGEST >> 20));
+        return Err(Missing::Picture(format!("has more than {} MiB", LARGEST >> 20)));
     }
-    if all.fetch_add(picture.len() as u64, Ordering::Relaxed) > ALL {
-        return Err(format!("would be more than the {} GiB that all pictures of a job may have", ALL >> 30));
+    let length = picture.len() as u64;
+    if all.fetch_add(length, Ordering::Relaxed) + length > most {
+        return Err(Missing::Picture(format!(
+            "would make the pictures of this job larger than the {most} bytes that are left for them"
+        )));
     }
     let kind = KINDS.iter().find(|(begin, _)| picture.starts_with(begin));
-    let (_, end) = kind.ok_or_else(|| "is not a picture: neither JPEG, PNG, GIF, WebP, BMP nor TIFF".to_string())?;
+    let other = || Missing::Picture("is not a picture: neither JPEG, PNG, GIF, WebP, BMP nor TIFF".to_string());
+    let (_, end) = kind.ok_or_else(other)?;
     let file = format!("{name}.{end}");
     let draft = folder.join(format!("{file}.draft"));
     let written = fs::write(&draft, &picture).and_then(|()| fs::rename(&draft, folder.join(&file)));
-    written.map_err(|error| format!("cannot be kept: {error}"))?;
+    written.map_err(Missing::Disk)?;
     Ok(file)
 }
 
@@ -365,20 +393,24 @@ mod tests {
         let here = [IpAddr::from([127, 0, 0, 1])];
         let plain = "{\"a\":  1.50}";
         fs::write(&rows, format!("{plain}\n{}\n{}\n", row("/ok"), row("/ok"))).unwrap();
-        let error = fetch_pictures(&rows, &[]).unwrap_err();
-        assert_eq!((error.line, error.field.as_str()), (2, "messages[0].content[0].image_url.url"));
-        assert!(error.problem.contains("127.0.0.1, which is not a public address"), "{error}");
-        assert_eq!(fetch_pictures(&rows, &here).unwrap(), 1);
+        let fetch = |allowed: &[IpAddr], bytes| fetch_pictures(&rows, &FetchLimits { allowed, bytes }).unwrap();
+        let problem = |allowed: &[IpAddr], bytes| fetch(allowed, bytes).problems.remove(0);
+        let refused = problem(&[], None);
+        assert_eq!((refused.line, refused.field.as_str()), (2, "messages[0].content[0].image_url.url"));
+        assert!(refused.problem.contains("127.0.0.1, which is not a public address"), "{refused:?}");
+        assert!(problem(&here, Some(7)).problem.contains("larger than the 7 bytes that are left"));
+        assert_eq!((fetch(&here, Some(8)).count, fetch(&here, None).count), (1, 0), "nothing is left to fetch");
         let text = fs::read_to_string(&rows).unwrap();
         assert!(text.starts_with(&format!("{plain}\n")), "other rows stay as they are: {text}");
         let row_now: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
         let file = row_now["messages"][0]["content"][0]["image_url"]["url"].as_str().unwrap();
         assert_eq!(fs::read(folder.join(file)).unwrap(), b"\x89PNG1234");
-        assert_eq!(fetch_pictures(&rows, &here).unwrap(), 0, "nothing is left to fetch");
         for (path, words) in [("/away", "127.0.0.2, which is not a public address"), ("/text", "is not a picture")] {
-            fs::write(&rows, row(path)).unwrap();
-            let error = fetch_pictures(&rows, &here).unwrap_err();
-            assert!(error.problem.contains(words), "{error}");
+            // One that cannot be had does not keep the others away.
+            fs::write(&rows, format!("{}\n{}", row(path), row("/ok"))).unwrap();
+            let fetched = fetch(&here, None);
+            assert!(fetched.problems.len() == 1 && fetched.problems[0].problem.contains(words), "{fetched:?}");
+            assert_eq!((fetched.count, fetched.problems[0].line), (1, 1));
         }
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -122,7 +122,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 
 /// Forgets a file, and then removes it.
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
-    server.store.delete_file(&file.id)?;
+    server.change_even_if_full(|store| store.delete_file(&file.id))?;
     server.disk.discard(file);
     Ok(())
 }
@@ -237,7 +237,7 @@ pub(crate) async fn add_part(
             kept.disk.keep(&incoming.path, &kept.disk.part(&record.id)).map_err(|error| no_disk(&error))?;
             let problem = match kept.store.add_part(&record, kept.settings.quota_bytes)? {
                 PartAdded::Yes => return Ok(()),
-                PartAdded::NotPending => ApiError::conflict("this upload is not pending any more"),
+                PartAdded::NotPending => ApiError::wrong_state("this upload is not pending any more"),
                 PartAdded::NoSpace => no_quota(&kept),
             };
             drop(std::fs::remove_file(kept.disk.part(&record.id)));
@@ -255,7 +255,7 @@ pub(crate) async fn complete_upload(
     UrlPath(id): UrlPath<String>,
     body: Body,
 ) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = Fields::parse(&read(body, SMALL).await?)?;
     let order = fields.texts("part_ids")?.ok_or_else(|| fields.wrong("part_ids", "is missing"))?;
     let digest = fields.text("md5")?;
     fields.end()?;
@@ -330,7 +330,7 @@ fn complete(
     keep(server, &incoming, &file)?;
     if !server.store.end_upload(&upload.id, "completed", Some(&file))? {
         drop(std::fs::remove_file(server.disk.file(&file)));
-        return Err(ApiError::conflict("this upload is not pending any more"));
+        return Err(ApiError::wrong_state("this upload is not pending any more"));
     }
     parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
     Ok((UploadRecord { status: "completed".into(), file: Some(file.id.clone()), ..upload }, file))
@@ -353,7 +353,7 @@ pub(crate) async fn cancel_upload(
 pub(crate) fn end(server: &Server, upload: UploadRecord, status: &str) -> Result<UploadRecord, ApiError> {
     let parts = server.store.parts(&upload.id)?;
     if !server.store.end_upload(&upload.id, status, None)? {
-        return Err(ApiError::conflict("this upload is not pending any more"));
+        return Err(ApiError::wrong_state("this upload is not pending any more"));
     }
     parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
     Ok(UploadRecord { status: status.into(), ..upload })
@@ -365,8 +365,8 @@ async fn pending(server: &Arc<Server>, id: String) -> Result<UploadRecord, ApiEr
     let upload = found.ok_or_else(|| ApiError::missing("upload", &id))?;
     match upload.status.as_str() {
         "pending" if upload.expires_at > server.now() => Ok(upload),
-        "pending" => Err(ApiError::conflict("this upload has expired")),
-        status => Err(ApiError::conflict(format!("this upload is {status}"))),
+        "pending" => Err(ApiError::wrong_state("this upload has expired")),
+        status => Err(ApiError::wrong_state(format!("this upload is {status}"))),
     }
 }
 
@@ -412,9 +412,11 @@ impl Reserved {
     }
 }
 
-fn no_quota(server: &Server) -> ApiError {
+pub(crate) fn no_quota(server: &Server) -> ApiError {
     let quota = server.settings.quota_bytes;
-    ApiError::no_space(format!("files here may have {quota} bytes together: delete some that are not needed"))
+    let message =
+        format!("files, jobs and models here may take {quota} bytes together: delete some that are not needed");
+    ApiError::no_space(message)
 }
 
 impl Drop for Reserved {
@@ -470,10 +472,5 @@ fn expiry(seconds: Option<i64>, anchor: Option<&str>) -> Result<i64, ApiError> {
 }
 
 fn no_disk(error: &std::io::Error) -> ApiError {
-    match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            ApiError::no_space("the server's disk is full")
-        }
-        _ => ApiError::internal("the server's folder cannot be written", error),
-    }
+    ApiError::of_disk("the server's folder cannot be written", error)
 }

@@ -16,16 +16,35 @@ use axum::response::{IntoResponse as _, Response};
 use sha2::{Digest as _, Sha256};
 
 use crate::Server;
+use crate::connections::Connection;
 use crate::error::ApiError;
+use crate::id::new_id;
 
 /// Addresses whose rates are known at most; behind one that is full of others everybody starts anew.
 const ADDRESSES: usize = 4096;
 /// Wrong keys that an address may send in a second.
 const WRONG_KEYS: f64 = 5.0;
+/// Letters of a request's name that a client may choose.
+const LONGEST_REQUEST_ID: usize = 128;
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub IpAddr);
+
+/// Who sends a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    /// The beginning of its key's digest, where a key is needed.
+    pub key: Option<String>,
+    pub address: IpAddr,
+}
+
+impl Client {
+    /// By what clients take turns: their keys, or where they come from.
+    pub fn turns(&self) -> String {
+        self.key.clone().unwrap_or_else(|| self.address.to_string())
+    }
+}
 
 /// The keys that open the server; only their digests are kept.
 #[derive(Debug, Default)]
@@ -40,11 +59,12 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whether a key is one of them. Digests of the same length are compared to their ends, all of them, so time tells nothing about a key.
-    fn has(&self, key: &str) -> bool {
+    /// The beginning of a key's digest, if the key is one of them. Digests of the same length are compared to their ends, all of them, so time tells nothing about a key.
+    fn find(&self, key: &str) -> Option<String> {
         let given: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         let differs = |known: &[u8; 32]| known.iter().zip(&given).fold(0, |sum, (one, other)| sum | (one ^ other));
-        self.0.iter().fold(false, |found, known| found | (std::hint::black_box(differs(known)) == 0))
+        let is_known = self.0.iter().fold(false, |found, known| found | (std::hint::black_box(differs(known)) == 0));
+        is_known.then(|| given[..8].iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -88,23 +108,43 @@ impl Rates {
 pub(crate) async fn pass(
     State(server): State<Arc<Server>>,
     Extension(Peer(peer)): Extension<Peer>,
-    request: Request,
+    Extension(connection): Extension<Connection>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let checked = check(&server, peer, &request);
-    server.count_request();
-    let mut answer = match checked {
-        Ok(()) => next.run(request).await,
+    let began = Instant::now();
+    let busy = connection.busy();
+    let id = request_id(request.headers());
+    let mut answer = match check(&server, peer, &request) {
+        Ok(key) => {
+            request.extensions_mut().insert(Client { key, address: peer });
+            next.run(request).await
+        }
         Err(error) => error.into_response(),
     };
+    server.meter.count(answer.status(), began.elapsed());
     let headers = answer.headers_mut();
+    headers.insert(header::HeaderName::from_static("x-request-id"), id);
     // What we answer is never a page of somebody else's making.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(header::HeaderValue::from_static("no-store"));
-    answer
+    // The connection is at work until the last byte of the answer was taken.
+    answer.map(|body| busy.until_sent(body))
 }
 
-fn check(server: &Server, peer: IpAddr, request: &Request) -> Result<(), ApiError> {
+/// The name of a request in logs of both sides: the client's own, or a new one.
+fn request_id(headers: &HeaderMap) -> header::HeaderValue {
+    let is_plain = |value: &&header::HeaderValue| {
+        let text = value.as_bytes();
+        (1..=LONGEST_REQUEST_ID).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
+    };
+    let given = headers.get("x-request-id").filter(is_plain).cloned();
+    let new = || header::HeaderValue::from_str(&new_id("req_")).unwrap_or(header::HeaderValue::from_static("req_"));
+    given.unwrap_or_else(new)
+}
+
+/// The beginning of the key's digest, where one is needed.
+fn check(server: &Server, peer: IpAddr, request: &Request) -> Result<Option<String>, ApiError> {
     if !server.rates.take(peer, Kind::Request, f64::from(server.settings.rate)) {
         return Err(ApiError::too_often());
     }
@@ -112,7 +152,7 @@ fn check(server: &Server, peer: IpAddr, request: &Request) -> Result<(), ApiErro
     let host = host_of(headers, request);
     if !host.as_deref().is_some_and(|host| is_ours(host, &server.settings.allowed_hosts)) {
         return Err(ApiError::forbidden(
-            "this server is not known by that name: use its address, or start it with --allow-host NAME",
+            "this server is not known by that name: use its address, or a name that its operator has allowed",
         )
         .with_code("unknown_host"));
     }
@@ -122,15 +162,15 @@ fn check(server: &Server, peer: IpAddr, request: &Request) -> Result<(), ApiErro
     }
     // Whether it is alive is no secret, and whoever looks may have no key.
     if server.keys.is_open() || request.uri().path() == "/health" {
-        return Ok(());
+        return Ok(None);
     }
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
     let Some((_, key)) = given else {
         return Err(ApiError::unauthorised("a key is needed: send it as `Authorization: Bearer KEY`"));
     };
-    if server.keys.has(key.trim()) {
-        return Ok(());
+    if let Some(known) = server.keys.find(key.trim()) {
+        return Ok(Some(known));
     }
     match server.rates.take(peer, Kind::WrongKey, WRONG_KEYS) {
         true => Err(ApiError::unauthorised("that key is not one of this server's")),
@@ -209,7 +249,9 @@ mod tests {
     #[test]
     fn a_key_is_one_of_several() {
         let keys = Keys::new(&["one".to_string(), "two".to_string()]);
-        assert!(keys.has("one") && keys.has("two") && !keys.has("three") && !keys.has(""));
+        let found = |key: &str| keys.find(key).is_some();
+        assert!(found("one") && found("two") && !found("three") && !found(""));
+        assert_ne!(keys.find("one"), keys.find("two"));
     }
 
     #[test]

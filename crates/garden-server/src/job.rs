@@ -89,13 +89,27 @@ pub enum Wish {
     Finish,
 }
 
+/// What a queued job waits for, besides its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// Free memory, which other programs use.
+    Memory,
+    /// Free space on the server's disk.
+    Disk,
+    /// Room in the quota.
+    Quota,
+    /// Its base model or dataset, which is not among the server's.
+    Files,
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
     /// A model is fine-tuned.
     Training {
-        /// All settings.
+        /// All settings. In the store, where things are is told by names and from the job's folder on; each start has the places of that moment.
         recipe: Box<Recipe>,
     },
     /// Any program runs under the guard.
@@ -117,10 +131,14 @@ pub struct JobOrder {
     /// The work.
     pub work: Work,
     /// Memory that all jobs together may use: what does not fit into that will never run.
+    #[serde(default)]
     pub memory: Option<u64>,
     /// Whether pictures that rows name by address are fetched, and from which addresses of a private network.
     #[serde(default)]
     pub fetch: Option<Vec<IpAddr>>,
+    /// Bytes that may be fetched: what is left of the quota at the start.
+    #[serde(default)]
+    pub fetch_bytes: Option<u64>,
 }
 
 /// What is wrong with a job.
@@ -166,6 +184,7 @@ pub struct PlannedMemory {
 
 /// What a look at a job found before it starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Findings {
     /// Why it cannot run.
     pub error: Option<JobError>,
@@ -204,6 +223,11 @@ pub enum JobOutcome {
         /// In a sentence.
         words: String,
     },
+    /// The disk is full; everything up to the newest checkpoint is intact.
+    NoSpace {
+        /// In a sentence.
+        words: String,
+    },
     /// It cannot go on.
     Failed {
         /// Why.
@@ -220,6 +244,7 @@ impl JobOutcome {
 
 /// A hyper-parameter as it was asked for: nothing or `auto` leaves it to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Hyperparameters {
     /// Passes over the rows.
     pub n_epochs: Option<u32>,
@@ -229,41 +254,51 @@ pub struct Hyperparameters {
     pub learning_rate_multiplier: Option<f64>,
 }
 
-/// A job as the store has it.
+/// A job as the store has it. Records of earlier versions lack what those did not know: every field but the first two has a default.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRecord {
     /// The work, and the job's name.
     pub order: JobOrder,
-    /// When it was made, in seconds since 1970.
-    pub created_at: i64,
     /// Where it is.
     pub status: Status,
+    /// When it was made, in seconds since 1970.
+    #[serde(default)]
+    pub created_at: i64,
     /// What somebody wants of it.
     #[serde(default)]
     pub wish: Wish,
+    /// Whether it is ended without waiting for it: somebody asked twice.
+    #[serde(default)]
+    pub is_forced: bool,
+    /// The client that it belongs to: clients take turns.
+    #[serde(default)]
+    pub owner: String,
     /// Those with more come first.
+    #[serde(default)]
     pub priority: i64,
     /// The model, as it was asked for.
+    #[serde(default)]
     pub model: String,
     /// The name of that model here.
+    #[serde(default)]
     pub base: String,
     /// A part of the result's name.
+    #[serde(default)]
     pub suffix: Option<String>,
     /// What the order of rows comes from.
+    #[serde(default)]
     pub seed: u64,
     /// As asked for.
+    #[serde(default)]
     pub asked: Hyperparameters,
     /// The file of rows.
+    #[serde(default)]
     pub training_file: String,
     /// The file of rows for evaluations.
+    #[serde(default)]
     pub validation_file: Option<String>,
-    /// Bytes of its rows.
-    #[serde(default)]
-    pub rows_bytes: u64,
-    /// What makes the same request, sent twice, one job.
-    #[serde(default)]
-    pub idempotency_key: Option<String>,
     /// What the client has attached to it.
+    #[serde(default)]
     pub metadata: Option<BTreeMap<String, String>>,
     /// What was found before its start.
     #[serde(default)]
@@ -286,6 +321,9 @@ pub struct JobRecord {
     /// Whether the result was deleted.
     #[serde(default)]
     pub is_result_deleted: bool,
+    /// Whether all but the result was deleted, since its time was over.
+    #[serde(default)]
+    pub is_trimmed: bool,
     /// The file with the metrics of each step.
     #[serde(default)]
     pub result_file: Option<String>,
@@ -298,6 +336,9 @@ pub struct JobRecord {
     /// Not before this moment it is started again.
     #[serde(default)]
     pub not_before: i64,
+    /// What it waits for.
+    #[serde(default)]
+    pub hold: Option<Hold>,
 }
 
 impl JobRecord {
@@ -305,9 +346,11 @@ impl JobRecord {
     pub fn new(order: JobOrder, created_at: i64, status: Status, model: String) -> JobRecord {
         JobRecord {
             order,
-            created_at,
             status,
+            created_at,
             wish: Wish::GoOn,
+            is_forced: false,
+            owner: String::new(),
             priority: 0,
             model,
             base: String::new(),
@@ -316,8 +359,6 @@ impl JobRecord {
             asked: Hyperparameters::default(),
             training_file: String::new(),
             validation_file: None,
-            rows_bytes: 0,
-            idempotency_key: None,
             metadata: None,
             findings: None,
             started_at: None,
@@ -326,10 +367,12 @@ impl JobRecord {
             trained_tokens: None,
             result_model: None,
             is_result_deleted: false,
+            is_trimmed: false,
             result_file: None,
             starts: 0,
             newest_step: None,
             not_before: 0,
+            hold: None,
         }
     }
 

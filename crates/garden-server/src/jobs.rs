@@ -6,37 +6,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use garden_train::{DeviceChoice, Recipe, find_field};
+use garden_train::{Owner, Recipe, find_field};
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
 use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, list};
-use crate::body::{Fields, SMALL, read, read_fields};
+use crate::body::{Fields, LARGEST_REQUEST, SMALL, read};
 use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
+use crate::gate::Client;
 use crate::id::{new_id, new_seed};
-use crate::job::{Hyperparameters, JobOrder, JobRecord, Status, Wish, Work};
-use crate::store::{EventRecord, NewEvent, Page};
+use crate::job::{Hyperparameters, JobError, JobOrder, JobRecord, Status, Wish, Work};
+use crate::places::{TRAINING, VALIDATION, link_rows, without_places};
+use crate::store::{Added, Entry, EventRecord, NewEvent, Page, RequestKey, Unreadable};
 
-/// Settings that say where things are or are for tests: those are the server's.
-const SERVERS_OWN: [&str; 11] = [
-    "model",
-    "dataset",
-    "eval-dataset",
-    "output-dir",
-    "adapter",
-    "chat-template",
-    "resume",
-    "image-paths",
-    "device",
-    "debug-leak",
-    "debug-fail",
-];
 /// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Letters of what a client may attach.
@@ -47,17 +37,21 @@ const LONGEST_KEY: usize = 255;
 const PRIORITIES: (i64, i64) = (-100, 100);
 /// What is wrong with a job that needs more memory than there is.
 pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
-/// How rows of the operator's folders are named.
-const DATASET: &str = "dataset:";
 
 /// `POST /v1/fine_tuning/jobs`.
-pub(crate) async fn create(State(server): State<Arc<Server>>, headers: HeaderMap, body: Body) -> Answer {
-    let key = idempotency_key(&headers)?;
-    let mut fields = read_fields(body).await?;
+pub(crate) async fn create(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let text = read(body, LARGEST_REQUEST).await?;
+    let request = request_key(&headers, &client, &text)?;
+    let mut fields = Fields::parse(&text)?;
     let kept = Arc::clone(&server);
     let submit = move || {
         let (job, folder) = submission(&kept, &mut fields)?;
-        add(&kept, JobRecord { idempotency_key: key, ..job }, folder)
+        add(&kept, JobRecord { owner: client.turns(), ..job }, folder, request.as_ref())
     };
     let job = server.blocking(submit).await?;
     let job = wait_for_findings(&server, job).await?;
@@ -69,25 +63,26 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, headers: HeaderMap
     json_answer(&server.job_json(job).await?)
 }
 
-/// What a client that may send a request twice, since it did not hear the answer, sends with it.
-pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+/// What makes a request that a client sends twice, since it did not hear the answer, one request.
+pub(crate) fn request_key(headers: &HeaderMap, client: &Client, body: &[u8]) -> Result<Option<RequestKey>, ApiError> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let is_plain =
         |text: &&str| (1..=LONGEST_KEY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    let text = value.to_str().ok().filter(is_plain);
     let problem = || {
-        ApiError::invalid(format!(
-            "the header `Idempotency-Key` has to have 1 to {LONGEST_KEY} letters of ASCII without spaces"
-        ))
+        let problem =
+            format!("the header `Idempotency-Key` has to have 1 to {LONGEST_KEY} letters of ASCII without spaces");
+        ApiError::invalid(problem)
     };
-    text.map(|text| Some(text.to_string())).ok_or_else(problem)
+    let key = value.to_str().ok().filter(is_plain).ok_or_else(problem)?.to_string();
+    let digest = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Some(RequestKey { owner: client.key.clone().unwrap_or_default(), key, digest }))
 }
 
 /// Forgets a job that does not fit, and says why, with the plan and the changes that would help.
 fn refuse(server: &Server, job: &JobRecord) -> Result<ApiError, ApiError> {
     let plan = server.disk.job(job.id()).read_findings().and_then(|found| found.plan);
     let message = job.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
-    crate::queue::forget(server, job.id())?;
+    crate::retention::forget(server, job.id())?;
     let details = json!({"plan": plan.map(|plan| plan.told)});
     Ok(ApiError::field("model", message).with_code(DOES_NOT_FIT).with_details(details))
 }
@@ -141,34 +136,20 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
         Found::Result(Tuned { job: parent, base, folder: tuned, .. }) => {
             link_adapter(tuned, &folder.adapter())?;
             set("adapter", json!(folder.adapter()));
-            for name in [
-                "lora-r",
-                "lora-alpha",
-                "use-rslora",
-                "lora-targets",
-                "modules-to-save",
-                "finetune-vision",
-                "load-in-4bit",
-            ] {
-                let setting = parent.recipe().map(|recipe| recipe.setting(name)).unwrap_or_default();
-                if !setting.is_empty() {
-                    set(name, Value::String(setting));
-                }
+            for (name, setting) in parent.recipe().map(Recipe::adapter_settings).unwrap_or_default() {
+                set(name, Value::String(setting));
             }
             base.clone()
         }
     };
-    set("base-model", json!(base.folder));
+    set("model", json!(base.folder));
     set("output-dir", json!(folder.output()));
     set("image-paths", json!("inside"));
     set("seed", json!(seed));
     set("logging-steps", json!(1));
-    let (rows, mut rows_bytes) = rows_of(server, &training_file, "training_file", &folder)?;
-    set("dataset", json!(rows));
+    set("dataset", json!(link_rows(server, &training_file, TRAINING, &folder)?));
     if let Some(file) = &validation_file {
-        let (rows, more) = rows_of(server, file, "validation_file", &folder)?;
-        set("eval-dataset", json!(rows));
-        rows_bytes += more;
+        set("eval-dataset", json!(link_rows(server, file, VALIDATION, &folder)?));
     }
     if let Some(epochs) = asked.n_epochs {
         set("epochs", json!(epochs));
@@ -182,17 +163,11 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     if let Some(times) = asked.learning_rate_multiplier {
         set("learning-rate", json!(times * Recipe::default().learning_rate));
     }
-    let device = match server.settings.device {
-        DeviceChoice::Auto => "auto",
-        DeviceChoice::Cpu => "cpu",
-        DeviceChoice::Cuda => "cuda",
-        DeviceChoice::CpuBf16 => "cpu-bf16",
-    };
-    set("device", json!(device));
+    set("device", json!(server.settings.device));
     for (name, value) in settings {
         let param = format!("model_garden.recipe.{name}");
         match find_field(&name) {
-            Some(field) if SERVERS_OWN.contains(&field.name) => {
+            Some(field) if field.owner == Owner::Server => {
                 return Err(ApiError::field(&param, format!("`{name}` is the server's own to decide")));
             }
             // Another `save-steps` than ours counts.
@@ -203,13 +178,9 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
         let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
         ApiError::field(&format!("model_garden.recipe.{}", error.name), format!("{error}{hint}"))
     })?;
-    let memory = server.memory().map(|bytes| bytes.0);
-    let order = JobOrder {
-        id,
-        work: Work::Training { recipe: Box::new(recipe) },
-        memory,
-        fetch: server.settings.fetch.clone(),
-    };
+    check_bounds(&recipe)?;
+    let recipe = Box::new(without_places(recipe, &folder));
+    let order = JobOrder { id, work: Work::Training { recipe }, memory: None, fetch: None, fetch_bytes: None };
     let job = JobRecord {
         priority,
         base: base.name,
@@ -218,7 +189,6 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
         asked,
         training_file,
         validation_file,
-        rows_bytes,
         metadata,
         ..JobRecord::new(order, server.now(), Status::ValidatingFiles, model)
     };
@@ -247,24 +217,57 @@ fn link_adapter(from: &Path, to: &Path) -> Result<(), ApiError> {
     }
 }
 
-/// Writes the order down, makes the job known, and wakes the queue. Where the same request has made a job before, that one is given and this one is gone.
-pub(crate) fn add(server: &Server, job: JobRecord, folder: Abandoned) -> Result<JobRecord, ApiError> {
-    let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be written", &error);
-    server.disk.job(job.id()).write_order(&job.order).map_err(failed)?;
+/// Makes a job known, and wakes the queue. Where the same request has made a job before, that one is given and this one is gone.
+pub(crate) fn add(
+    server: &Server,
+    job: JobRecord,
+    folder: Abandoned,
+    request: Option<&RequestKey>,
+) -> Result<JobRecord, ApiError> {
+    if server.store.bytes()? >= server.settings.quota_bytes {
+        return Err(crate::files::no_quota(server));
+    }
     let created = NewEvent::of("created", format!("Created fine-tuning job: {}", job.id()));
-    if let Some(known) = server.store.add_job(&job, &[created])? {
-        return Ok(known);
+    match server.store.add_job(&job, &[created], request)? {
+        Added::New => {}
+        Added::Known(known) => return Ok(*known),
+        Added::OtherBody => return Err(ApiError::other_body()),
     }
     folder.keep();
     server.wake();
     Ok(job)
 }
 
+/// Largest values of settings that bound how long a job runs and how much it writes. More is a mistake, or meant to harm.
+const BOUNDS: [(&str, f64); 10] = [
+    ("epochs", 10_000.0),
+    ("max-steps", 1e9),
+    ("save-total-limit", 1000.0),
+    ("gradient-accumulation", 65_536.0),
+    ("batch-size", 65_536.0),
+    ("eval-answers", 100_000.0),
+    ("max-new-tokens", 131_072.0),
+    ("lora-r", 4096.0),
+    ("loader-threads", 64.0),
+    ("threads", 1024.0),
+];
+
+fn check_bounds(recipe: &Recipe) -> Result<(), ApiError> {
+    let beyond = |(name, most): &(&str, f64)| recipe.setting(name).parse::<f64>().is_ok_and(|value| value > *most);
+    match BOUNDS.iter().find(|bound| beyond(bound)) {
+        None => Ok(()),
+        Some((name, most)) => {
+            let name = name.replace('-', "_");
+            Err(ApiError::field(&format!("model_garden.recipe.{name}"), format!("`{name}` is {most} at most here")))
+        }
+    }
+}
+
 /// Commands are jobs only where the operator wants that: whoever may send one may do anything that the server's user may.
 pub(crate) fn refuse_unless_commands(server: &Server) -> Result<(), ApiError> {
     match server.settings.allow_commands {
         true => Ok(()),
-        false => Err(ApiError::forbidden("commands are not allowed here: start the server with --allow-commands")),
+        false => Err(ApiError::forbidden("commands are not allowed on this server")),
     }
 }
 
@@ -282,38 +285,6 @@ impl Drop for Abandoned {
         if let Some(folder) = &self.0 {
             drop(fs::remove_dir_all(folder));
         }
-    }
-}
-
-/// Rows by the name of a file that was sent, or of one in the operator's folders, and the bytes that they take here. What was sent gets a second name in the job's
-/// folder.
-pub(crate) fn rows_of(
-    server: &Server,
-    name: &str,
-    param: &str,
-    folder: &crate::job::JobFolder,
-) -> Result<(PathBuf, u64), ApiError> {
-    if let Some(dataset) = name.strip_prefix(DATASET) {
-        let entries =
-            server.settings.datasets.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-        // Compared with what is there, never opened as it is.
-        let found =
-            entries.filter(|entry| entry.file_name().to_str() == Some(dataset)).map(|entry| entry.path()).next();
-        let missing = ApiError::missing("dataset", dataset);
-        return found.map(|rows| (rows, 0)).ok_or_else(|| ApiError { param: Some(param.into()), ..missing });
-    }
-    let missing = || ApiError { param: Some(param.into()), ..ApiError::missing("file", name) };
-    let now = server.now();
-    let file = server.store.file(name)?.filter(|file| file.expires_at.is_none_or(|at| at > now)).ok_or_else(missing)?;
-    if file.purpose != "fine-tune" {
-        let problem = format!("the file's purpose is `{}`; rows have the purpose `fine-tune`", file.purpose);
-        return Err(ApiError::field(param, problem));
-    }
-    let rows = folder.rows(param, &file.extension);
-    match fs::hard_link(server.disk.file(&file), &rows) {
-        Ok(()) => Ok((rows, file.bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(missing()),
-        Err(error) => Err(ApiError::internal("the rows cannot be linked", &error)),
     }
 }
 
@@ -416,7 +387,7 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
     let value = server
         .blocking(move || {
             let found = kept.store.jobs(&page, &filter)?;
-            Ok(list(&found, |job| job_json(&kept, job)))
+            Ok(list(&found, |job| entry_json(&kept, job)))
         })
         .await?;
     json_answer(&value)
@@ -466,6 +437,8 @@ fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiEr
         if refused.is_some() {
             return None;
         }
+        // Whoever asks twice does not want to wait.
+        job.is_forced = wish == Wish::Cancel && job.wish == Wish::Cancel;
         job.wish = wish;
         let words = match wish {
             Wish::Cancel if !is_worked_on => {
@@ -477,11 +450,11 @@ fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiEr
                 Some("The job has been paused.")
             }
             Wish::GoOn if job.status == Status::Paused => {
-                (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
-                Some("The job goes on: it waits for its turn.")
+                (job.status, job.not_before, job.starts, job.hold) = (Status::Queued, 0, 0, None);
+                Some("Job resumed and queued.")
             }
             Wish::Finish if job.status == Status::Paused => {
-                (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
+                (job.status, job.not_before, job.starts, job.hold) = (Status::Queued, 0, 0, None);
                 Some("The job will be finished with what it has learnt.")
             }
             _ => None,
@@ -490,7 +463,7 @@ fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiEr
     })?;
     let job = changed.ok_or_else(|| ApiError::missing("fine-tuning job", id))?;
     if let Some(problem) = refused {
-        return Err(ApiError::conflict(problem));
+        return Err(ApiError::wrong_state(problem));
     }
     if job.status.is_final() {
         server.disk.forget_rows(id);
@@ -510,7 +483,9 @@ fn refusal(job: &JobRecord, wish: Wish) -> Option<String> {
         (Wish::Pause, _) if job.wish == Wish::Finish => Some("this job is being finished".into()),
         (Wish::GoOn, Status::Queued | Status::ValidatingFiles) => Some("this job is not paused".into()),
         (Wish::GoOn, Status::Running) if job.wish != Wish::Pause => Some("this job is not paused".into()),
-        (Wish::Finish, Status::ValidatingFiles | Status::Queued) => Some("this job has not learnt anything yet".into()),
+        (Wish::Finish, Status::ValidatingFiles | Status::Queued) => {
+            Some("no training step of this job has completed yet".into())
+        }
         (Wish::Finish, _) if job.recipe().is_none() => Some("only a fine-tuning job has something to keep".into()),
         _ => None,
     }
@@ -562,7 +537,7 @@ pub(crate) async fn all_checkpoints(
     let rest: Vec<Value> = found.into_iter().skip(start).collect();
     let has_more = rest.len() > page.limit;
     let rows = rest.into_iter().take(page.limit).collect();
-    json_answer(&list(&crate::store::Listed { rows, has_more }, Value::clone))
+    json_answer(&list(&crate::store::Listed { rows, has_more, last: None }, Value::clone))
 }
 
 /// A job in OpenAI's shape, and what that has no room for under `model_garden`.
@@ -610,6 +585,24 @@ pub(crate) fn job_json(server: &Server, job: &JobRecord) -> Value {
             "problems": job.findings.as_ref().map(|found| &found.problems),
         },
     })
+}
+
+/// A job of a list. One whose record cannot be read is shown as such.
+fn entry_json(server: &Server, entry: &Entry) -> Value {
+    match entry {
+        Ok(job) => job_json(server, job),
+        Err(broken) => job_json(server, &unreadable(broken)),
+    }
+}
+
+/// What is left of a job whose record cannot be read.
+pub(crate) fn unreadable(broken: &Unreadable) -> JobRecord {
+    let work = Work::Command { command: Vec::new(), memory_limit: None, checkpoint_dir: None };
+    let order = JobOrder { id: broken.id.clone(), work, memory: None, fetch: None, fetch_bytes: None };
+    let message =
+        format!("the server's record of this job cannot be read ({}); nothing of it was deleted", broken.problem);
+    let error = Some(JobError { code: "unreadable_record".into(), message, param: None });
+    JobRecord { error, ..JobRecord::new(order, broken.created_at, Status::Failed, String::new()) }
 }
 
 fn whole_or_none(number: f64) -> Option<Value> {

@@ -5,9 +5,12 @@
 //! a client is one, too. So a broken picture or a trace of a gigabyte cannot take the server with it, and its memory after a job is what it was before.
 
 mod answer;
+pub mod backup;
 mod body;
 mod catalogue;
+mod connections;
 mod disk;
+mod environment;
 mod error;
 pub mod fetch;
 mod files;
@@ -18,13 +21,17 @@ mod id;
 pub mod job;
 mod jobs;
 mod live;
+mod meter;
 mod models;
 pub mod openapi;
 mod ours;
+mod places;
 mod queue;
+mod retention;
 mod routes;
 pub mod store;
 mod tools;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -36,13 +43,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use garden_memory::Bytes;
-use garden_train::DeviceChoice;
+use garden_train::{DeviceChoice, GpuLook};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+
+use connections::{Connections, Moving};
 
 use disk::Disk;
 pub use disk::FolderError;
@@ -60,8 +69,6 @@ const HEADERS: Duration = Duration::from_secs(15);
 const LONGEST_HEAD: usize = 64 << 10;
 /// Names of unknown things that are shown at most.
 const SHOWN: usize = 5;
-/// Connections at the same time.
-const CONNECTIONS: usize = 1024;
 /// How long requests that are answered may take when the server is to end.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Threads that answer, and those that read and write files for them.
@@ -98,8 +105,12 @@ pub struct Settings {
     pub memory_limit: Option<Bytes>,
     /// Bytes of the largest file.
     pub max_file_bytes: u64,
-    /// Bytes of all files.
+    /// Bytes that files, jobs and models may take together.
     pub quota_bytes: u64,
+    /// How long jobs that are over are kept; always without it.
+    pub keep: Option<Duration>,
+    /// Variables of the environment that jobs get besides the usual ones.
+    pub pass_env: Vec<String>,
     /// Requests of an address in a second.
     pub rate: u32,
     /// Whether what its folder holds and its database does not know is moved aside at the start.
@@ -128,6 +139,8 @@ pub enum Error {
     Listen(SocketAddr, io::Error),
     /// An address that others reach, without a key.
     NoKey(IpAddr),
+    /// Base models or their aliases.
+    Models(String),
     /// Threads cannot be started.
     Threads(io::Error),
 }
@@ -140,6 +153,7 @@ impl fmt::Display for Error {
                 match error {
                     FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
                     FolderError::InUse => write!(f, "another server uses the folder `{path}`"),
+                    FolderError::Empty => write!(f, "`{path}` is empty: no server has used it"),
                     FolderError::Foreign(held) => {
                         write!(
                             f,
@@ -159,6 +173,7 @@ impl fmt::Display for Error {
             }
             Error::Database(path, error) => write!(f, "cannot use the database `{}`: {error}", path.display()),
             Error::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Error::Models(problem) => f.write_str(problem),
             Error::NoKey(host) => write!(f, "`{host}` can be reached from other machines, and no API key is set"),
             Error::Threads(error) => write!(f, "cannot start: {error}"),
         }
@@ -186,15 +201,18 @@ pub(crate) struct Server {
     rates: Rates,
     /// Bytes that are coming and not known to the store.
     coming: AtomicU64,
-    requests: AtomicU64,
+    meter: meter::Meter,
+    connections: Connections,
+    /// Milliseconds after the start when the queue ended its last round.
+    beat: AtomicU64,
     /// A number that grows whenever something about a job changes.
     changes: watch::Sender<u64>,
     wakes: SyncSender<()>,
     /// Turns of our own program, and of putting parts of uploads together.
-    turns: Arc<Semaphore>,
+    turns: turns::Turns,
     joining: Arc<Semaphore>,
     live: follow::Live,
-    gpu: OnceLock<Option<Value>>,
+    gpu: OnceLock<GpuLook>,
     began: Instant,
     is_ending: AtomicBool,
 }
@@ -220,12 +238,27 @@ impl Server {
         self.changes.send_modify(|number| *number += 1);
     }
 
-    fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+    /// The queue has ended a round.
+    fn queue_beat(&self) {
+        self.beat.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+    /// How long ago that was.
+    fn since_beat(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.beat.load(Ordering::Relaxed)))
+    }
+
+    /// A job has waited for its turn.
+    fn queue_waited(&self, seconds: i64) {
+        self.meter.count_wait(seconds.unsigned_abs());
+    }
+
+    /// A change that makes room, so a full disk must not be in its way: the reserve is given up for it.
+    fn change_even_if_full<T>(&self, change: impl Fn(&Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match change(&self.store) {
+            Err(error) if error.is_disk_full() && self.disk.give_reserve() => change(&self.store),
+            done => done,
+        }
     }
 
     fn uptime(&self) -> Duration {
@@ -242,8 +275,8 @@ impl Server {
     }
 
     /// The GPU that jobs use, once it was looked for.
-    fn gpu(&self) -> Option<&Value> {
-        self.gpu.get()?.as_ref()
+    fn gpu(&self) -> Option<&GpuLook> {
+        self.gpu.get().filter(|look| matches!(look, GpuLook::Usable(_)))
     }
 
     /// Whether that is not known yet.
@@ -252,7 +285,10 @@ impl Server {
     }
 
     fn gpu_memory(&self) -> Option<u64> {
-        self.gpu()?.get("total_bytes")?.as_u64()
+        match self.gpu.get() {
+            Some(GpuLook::Usable(gpu)) => Some(gpu.total_bytes),
+            _ => None,
+        }
     }
 
     /// Does something that waits for the disk beside the threads that answer.
@@ -278,8 +314,12 @@ impl Server {
     /// A job by its name.
     async fn job(self: &Arc<Server>, id: String) -> Result<JobRecord, ApiError> {
         let asked = id.clone();
-        let found = self.with_store(move |store| store.job(&asked)).await?;
-        found.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
+        let found = self.with_store(move |store| match store.job(&asked) {
+            // Shown as such.
+            Err(StoreError::Unreadable(broken)) => Ok(Some(jobs::unreadable(&broken))),
+            found => found,
+        });
+        found.await?.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
     }
 
     /// A job in OpenAI's shape.
@@ -294,6 +334,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     if !settings.host.is_loopback() && settings.keys.is_empty() {
         return Err(Error::NoKey(settings.host));
     }
+    catalogue::check_models(&settings.models, &settings.aliases).map_err(Error::Models)?;
     let folder = settings.data_dir.clone();
     let broken = |error| Error::Folder(folder.clone(), error);
     let disk = Disk::take(&settings.data_dir).map_err(broken)?;
@@ -311,10 +352,12 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         disk,
         rates: Rates::default(),
         coming: AtomicU64::new(0),
-        requests: AtomicU64::new(0),
+        meter: meter::Meter::default(),
+        connections: Connections::default(),
+        beat: AtomicU64::new(0),
         changes: watch::Sender::new(0),
         wakes,
-        turns: Arc::new(Semaphore::new(tools::AT_ONCE)),
+        turns: turns::Turns::default(),
         joining: Arc::new(Semaphore::new(1)),
         live: follow::Live::default(),
         gpu: OnceLock::new(),
@@ -366,7 +409,8 @@ fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result<Option<Str
                 true
             }
             Ok(None) => false,
-            Err(_) => true,
+            // Also one whose record cannot be read.
+            Err(_) => store.has_job(id).unwrap_or(true),
         },
     });
     let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
@@ -398,35 +442,42 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
     ready(address);
     let router = routes::router(Arc::clone(&server));
     let farewell = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut number = 0;
     loop {
         let next = async {
-            let place = Arc::clone(&places).acquire_owned().await.ok()?;
             loop {
                 match listener.accept().await {
-                    Ok((stream, peer)) => return Some((stream, peer, place)),
+                    Ok(accepted) => return accepted,
                     // Out of file descriptors, say: those who are here will leave some.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
             }
         };
-        let accepted = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = next => accepted,
             () = signals.next() => break,
         };
-        let Some((stream, peer, place)) = accepted else { break };
+        number += 1;
+        let address = peer.ip().to_canonical();
+        // All of them are at work: this one has to come again.
+        let Some(known) = server.connections.admit(number, address) else { continue };
         drop(stream.set_nodelay(true));
-        let router = router.clone().layer(axum::Extension(Peer(peer.ip().to_canonical())));
+        let stream = Moving::new(stream, known.clone());
+        let router = router.clone().layer(axum::Extension(Peer(address))).layer(axum::Extension(known.clone()));
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS)
             .max_buf_size(LONGEST_HEAD)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
         let connection = farewell.watch(connection);
+        let connections = server.connections.clone();
         tokio::spawn(async move {
             // A client that went away is nobody's mistake.
-            drop(connection.await);
-            drop(place);
+            tokio::select! {
+                ended = connection => drop(ended),
+                () = known.closed() => {}
+            }
+            connections.leave(&known);
         });
     }
     drop(listener);
@@ -440,13 +491,15 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
 fn find_gpu(server: &Arc<Server>) {
     let server = Arc::clone(server);
     if server.settings.device == DeviceChoice::Cpu {
-        drop(server.gpu.set(None));
+        let (problem, hint) = ("jobs use the CPU here".to_string(), String::new());
+        drop(server.gpu.set(GpuLook::Absent { problem, hint }));
         return;
     }
     tokio::spawn(async move {
-        let said = server.tool(&["devices", "--json"], tools::Input::None).await;
-        let found: Option<Value> = said.ok().and_then(|said| serde_json::from_str(&said.output).ok());
-        drop(server.gpu.set(found.filter(|found| found["gpu"] == "usable")));
+        let said = server.tool("", &["devices", "--json"], tools::Input::None).await;
+        let found = said.ok().and_then(|said| serde_json::from_str(&said.output).ok());
+        let (problem, hint) = ("the look for a GPU gave no answer".to_string(), String::new());
+        drop(server.gpu.set(found.unwrap_or(GpuLook::Absent { problem, hint })));
     });
 }
 

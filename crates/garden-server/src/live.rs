@@ -195,7 +195,7 @@ fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News,
         asks && server.store.job(id)?.is_none_or(|job| job.status.is_final() || job.status == Status::Paused);
     let mut is_all = true;
     if asks {
-        let page = Page { after: Some(place.event.to_string()), limit: EVENTS, is_ascending: true };
+        let page = Page { after: None, behind: Some(place.event), limit: EVENTS, is_ascending: true };
         let found = server.store.events(id, &page)?;
         is_all &= !found.has_more;
         for event in &found.rows {

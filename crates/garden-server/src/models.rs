@@ -29,7 +29,8 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
                     data.push(value);
                 }
             }
-            data.extend(kept.store.results()?.iter().map(result_json));
+            let page = crate::store::Page { limit: 10_000, ..crate::store::Page::default() };
+            data.extend(kept.store.results(&page)?.rows.iter().flatten().map(|job| result_json(job)));
             Ok(data)
         })
         .await?;

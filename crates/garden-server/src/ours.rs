@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use garden_memory::Bytes;
 use garden_probe::{Identity, MachineProbe, Process};
 use serde_json::json;
@@ -16,21 +18,45 @@ use futures_util::StreamExt as _;
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
-use crate::body::{Pace, read_fields};
+use crate::body::{Fields, LARGEST_REQUEST, Pace, read, read_fields};
 use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
 use crate::files::send_file;
+use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
-use crate::jobs::{Abandoned, add, idempotency_key, metadata_of, refuse_unless_commands, rows_of, submission};
+use crate::jobs::{Abandoned, add, metadata_of, refuse_unless_commands, request_key, submission};
+use crate::places::{TRAINING, link_rows, placed_order};
 use crate::tools::{Input, Said};
 
+/// Free bytes under which nothing can be kept any more.
+const LEAST_DISK: u64 = 1 << 20;
 /// The largest trace that is judged for somebody.
 const LARGEST_TRACE: u64 = 256 << 20;
 
-/// `GET /health`.
-pub(crate) async fn health() -> Answer {
-    json_answer(&json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}))
+/// How long the database may take to say that it is there.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// `GET /health`: whether database, queue and disk do their work. 503 if one does not.
+pub(crate) async fn health(State(server): State<Arc<Server>>) -> Answer {
+    let asked = tokio::time::timeout(DATABASE_TIMEOUT, server.with_store(crate::store::Store::check)).await;
+    let database = match asked {
+        Ok(Ok(())) => None,
+        Ok(Err(_)) => Some("cannot be used"),
+        Err(_) => Some("does not answer"),
+    };
+    let queue = (server.since_beat() >= crate::queue::HANGS).then_some("has not moved for a minute");
+    let disk = (server.disk.free_bytes() < LEAST_DISK).then_some("is full");
+    let word = |problem: Option<&'static str>| problem.unwrap_or("ok");
+    let is_well = [database, queue, disk].iter().all(Option::is_none);
+    let mut answer = json_answer(&json!({
+        "status": if is_well { "ok" } else { "failing" }, "version": env!("CARGO_PKG_VERSION"),
+        "database": word(database), "queue": word(queue), "disk": word(disk),
+    }))?;
+    if !is_well {
+        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    Ok(answer)
 }
 
 /// `GET /api/jobs/{id}/trace`.
@@ -44,7 +70,7 @@ pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<
     let job = server.job(id).await?;
     let path = server.disk.job(job.id()).work_log();
     if !path.exists() {
-        return Err(ApiError::conflict("this job has no log yet"));
+        return Err(ApiError::wrong_state("this job has no log yet"));
     }
     send_file(&path, "text/plain; charset=utf-8").await
 }
@@ -56,19 +82,28 @@ pub(crate) async fn plan(State(server): State<Arc<Server>>, UrlPath(id): UrlPath
     let findings = server.blocking(move || Ok(kept.disk.job(job.id()).read_findings())).await?;
     match findings.and_then(|found| found.plan) {
         Some(plan) => json_answer(&plan.told),
-        None => Err(ApiError::conflict("there is no plan for this job yet")),
+        None => Err(ApiError::wrong_state("there is no plan for this job yet")),
     }
 }
 
 /// `GET /api/jobs/{id}/diagnosis`.
-pub(crate) async fn diagnosis(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+pub(crate) async fn diagnosis(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    UrlPath(id): UrlPath<String>,
+) -> Answer {
     let job = server.job(id).await?;
     let trace = Input::File(trace_of(&server, &job)?);
-    judged(server.tool(&["diagnose", "-", "--format", "json"], trace).await?, "application/json")
+    let said = server.tool(&client.turns(), &["diagnose", "-", "--format", "json"], trace).await?;
+    judged(said, "application/json")
 }
 
 /// `GET /api/jobs/{id}/report.html`: the run's own page at its end, that of its memory before.
-pub(crate) async fn report(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+pub(crate) async fn report(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    UrlPath(id): UrlPath<String>,
+) -> Answer {
     let job = server.job(id).await?;
     let folder = server.disk.job(job.id());
     let page = folder.output().join(garden_run::REPORT);
@@ -78,14 +113,17 @@ pub(crate) async fn report(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
         return text_answer("text/html; charset=utf-8", text);
     }
     let trace = Input::File(trace_of(&server, &job)?);
-    judged(server.tool(&["diagnose", "-", "--format", "html"], trace).await?, "text/html; charset=utf-8")
+    let said = server.tool(&client.turns(), &["diagnose", "-", "--format", "html"], trace).await?;
+    judged(said, "text/html; charset=utf-8")
 }
 
 fn trace_of(server: &Server, job: &JobRecord) -> Result<PathBuf, ApiError> {
     let path = server.disk.job(job.id()).trace();
     match path.exists() {
         true => Ok(path),
-        false => Err(ApiError::conflict("there is no trace of this job's memory: it has not run yet, or not for long")),
+        false => {
+            Err(ApiError::wrong_state("there is no trace of this job's memory: it has not run yet, or not for long"))
+        }
     }
 }
 
@@ -99,7 +137,12 @@ fn judged(said: Said, kind: &'static str) -> Answer {
 }
 
 /// `POST /api/diagnose`: a trace in, a verdict out.
-pub(crate) async fn diagnose(State(server): State<Arc<Server>>, query: Query, body: Body) -> Answer {
+pub(crate) async fn diagnose(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    query: Query,
+    body: Body,
+) -> Answer {
     query.only(&["memory_limit", "unit", "select", "column"])?;
     let mut words = vec!["diagnose".to_string(), "-".into(), "--format".into(), "json".into()];
     for (name, flag) in
@@ -122,7 +165,7 @@ pub(crate) async fn diagnose(State(server): State<Arc<Server>>, query: Query, bo
     }
     file.flush().await.map_err(failed)?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let said = server.tool(&words, Input::File(path)).await?;
+    let said = server.tool(&client.turns(), &words, Input::File(path)).await?;
     drop(gone);
     judged(said, "application/json")
 }
@@ -137,7 +180,11 @@ impl Drop for Gone {
 }
 
 /// `POST /api/check`: are these rows fit for training this model?
-pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answer {
+pub(crate) async fn check(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    body: Body,
+) -> Answer {
     let mut fields = read_fields(body).await?;
     let (model, file) = (fields.needed_text("model")?, fields.needed_text("training_file")?);
     fields.end()?;
@@ -148,7 +195,7 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
             let made = fs::create_dir_all(folder.all_rows());
             made.map_err(|error| ApiError::internal("a folder cannot be made", &error))?;
             let abandoned = Abandoned(Some(folder.0.clone()));
-            let (rows, _) = rows_of(&kept, &file, "training_file", &folder)?;
+            let rows = link_rows(&kept, &file, TRAINING, &folder)?;
             let (Found::Base(base) | Found::Result(Tuned { base, .. })) = find(&kept, &model)?;
             let base = base.folder;
             Ok((abandoned, rows, base))
@@ -157,7 +204,7 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
     let words = ["check".into(), rows.display().to_string(), format!("--base-model={}", base.display())];
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     words.extend(["--format", "json", "--image-paths", "inside"]);
-    let said = server.tool(&words, Input::None).await?;
+    let said = server.tool(&client.turns(), &words, Input::None).await?;
     // Where its folder is on our disk is nobody's business.
     let hidden = rows.parent().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
     drop(folder);
@@ -166,20 +213,24 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
 }
 
 /// `POST /api/plan`: what would this job need, and does it fit? The body is that of a job; nothing is queued.
-pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> Answer {
+pub(crate) async fn plan_for(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    body: Body,
+) -> Answer {
     let mut fields = read_fields(body).await?;
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
             let (job, abandoned) = submission(&kept, &mut fields)?;
-            let written = kept.disk.job(job.id()).write_order(&job.order);
-            written.map_err(|error| ApiError::internal("the order cannot be written", &error))?;
+            let written = kept.disk.job(job.id()).write_order(&placed_order(&kept, &job)?);
+            written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))?;
             Ok((job, abandoned))
         })
         .await?;
     let at = server.disk.job(job.id());
     let path = at.0.display().to_string();
-    let said = server.tool(&["serve-job", &path, "--look"], Input::None).await?;
+    let said = server.tool(&client.turns(), &["serve-job", &path, "--look"], Input::None).await?;
     let findings = at.read_findings();
     drop(folder);
     match findings {
@@ -193,10 +244,16 @@ pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> A
 }
 
 /// `POST /api/jobs`: any command as a job.
-pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMap, body: Body) -> Answer {
-    let key = idempotency_key(&headers)?;
-    let mut fields = read_fields(body).await?;
+pub(crate) async fn command(
+    State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     refuse_unless_commands(&server)?;
+    let text = read(body, LARGEST_REQUEST).await?;
+    let request = request_key(&headers, &client, &text)?;
+    let mut fields = Fields::parse(&text)?;
     let command = fields.texts("command")?.filter(|words| !words.is_empty());
     let command = command.ok_or_else(|| fields.wrong("command", "is missing"))?;
     let memory_limit = match fields.text("memory_limit")? {
@@ -212,11 +269,11 @@ pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMa
     fields.end()?;
     let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
     let work = Work::Command { command, memory_limit, checkpoint_dir };
-    let order = JobOrder { id: new_id("ftjob-"), work, memory: None, fetch: None };
+    let order = JobOrder { id: new_id("ftjob-"), work, memory: None, fetch: None, fetch_bytes: None };
     let job = JobRecord {
         priority,
         metadata,
-        idempotency_key: key,
+        owner: client.turns(),
         ..JobRecord::new(order, server.now(), Status::Queued, format!("command:{name}"))
     };
     let kept = Arc::clone(&server);
@@ -224,8 +281,8 @@ pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMa
         .blocking(move || {
             let folder = kept.disk.job(job.id());
             let made = fs::create_dir_all(folder.output());
-            made.map_err(|error| ApiError::internal("the job's folder cannot be made", &error))?;
-            add(&kept, job, Abandoned(Some(folder.0)))
+            made.map_err(|error| ApiError::of_disk("the job's folder cannot be made", &error))?;
+            add(&kept, job, Abandoned(Some(folder.0)), request.as_ref())
         })
         .await?;
     json_answer(&server.job_json(job).await?)
@@ -245,7 +302,7 @@ pub(crate) async fn system(State(server): State<Arc<Server>>) -> Answer {
                     "server_bytes": own_memory(),
                 },
                 "gpu": kept.gpu(), "slots": kept.settings.slots, "jobs": counts,
-                "files": {"bytes": kept.store.bytes()?, "quota_bytes": kept.settings.quota_bytes},
+                "files": {"bytes": kept.store.bytes()?, "quota_bytes": kept.settings.quota_bytes, "disk_free_bytes": kept.disk.free_bytes()},
                 "allows_commands": kept.settings.allow_commands,
             }))
         })
@@ -277,13 +334,18 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
                 (format!("{{status=\"{}\"}}", status.name()), count as f64)
             });
             gauge("jobs", "Jobs by status.", "gauge", by_status.collect());
-            gauge("requests_total", "Requests so far.", "counter", vec![(String::new(), kept.requests() as f64)]);
-            gauge("files_bytes", "Bytes of all files.", "gauge", vec![(String::new(), kept.store.bytes()? as f64)]);
+            gauge("requests_total", "Requests so far.", "counter", vec![(String::new(), kept.meter.requests() as f64)]);
+            let bytes = |bytes: u64| vec![(String::new(), bytes as f64)];
+            gauge("files_bytes", "Bytes of files, jobs, models and the database.", "gauge", bytes(kept.store.bytes()?));
+            gauge("quota_bytes", "Bytes that they may take.", "gauge", bytes(kept.settings.quota_bytes));
+            gauge("disk_free_bytes", "Free bytes of the disk.", "gauge", bytes(kept.disk.free_bytes()));
+            gauge("connections", "Open connections.", "gauge", bytes(kept.connections.count() as u64));
             let own = own_memory().map(|bytes| (String::new(), bytes as f64));
             gauge("server_resident_bytes", "Memory of the server itself.", "gauge", own.into_iter().collect());
             let running = kept.store.jobs_with(Status::Running, crate::queue::AT_ONCE)?;
             let now: Vec<(String, crate::follow::Progress)> = running
                 .iter()
+                .flatten()
                 .map(|job| (format!("{{job=\"{}\"}}", job.id()), crate::follow::progress(&kept, job)))
                 .collect();
             let rows = |value: &dyn Fn(&crate::follow::Progress) -> Option<u64>| {
@@ -291,6 +353,7 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
             };
             gauge("job_step", "The step of each running job.", "gauge", rows(&|now| now.step));
             gauge("job_memory_bytes", "Host memory of each running job.", "gauge", rows(&|now| now.memory_bytes));
+            text.push_str(&kept.meter.text());
             Ok(text)
         })
         .await?;

@@ -1,53 +1,62 @@
 //! The queue: one thread that looks at every job that is not over, and does what comes next.
 //!
 //! What a job's folder says about its work is true whatever became of the server, and what the store says about a job is true whatever became of its process.
-//! Each round brings the two together, so a round after a kill does the same as any other. A process that works on a job holds a lock in its folder: a second
-//! one that a confused server might start finds it held and ends.
+//! Each round brings the two together, so a round after a kill does the same as any other. What comes next is decided by pure functions (`next.rs`, `place.rs`,
+//! `turns.rs`); this file gathers what they ask for and does what they say. A process that works on a job holds a lock in its folder: a second one that a
+//! confused server might start finds it held and ends.
+
+mod keep;
+mod next;
+mod place;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::process::Child;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use garden_guard::{Stop, ask_to_end, end_now, pass_stop_on, start_in_background, supervisor_of, unguarded};
+use garden_guard::{
+    Stop, ask_to_end, end_now, is_stopped, pass_stop_on, start_in_background, supervisor_of, unguarded,
+};
 use garden_run::GUARD;
 use garden_train::Recipe;
 use serde_json::Value;
 
+use self::next::{Action, FolderState, Process, Waits, Why, next, starts_without_progress};
+use self::place::{Free, GpuMemory, Need, Waiting, place};
+use crate::Server;
 use crate::catalogue::{result_name, trains};
 use crate::error::ApiError;
 use crate::follow::{Followed, newest_step, write_results};
 use crate::id::new_id;
-use crate::job::{Findings, JobError, JobFolder, JobOutcome, JobRecord, Status, Wish, Work};
-use crate::jobs::DOES_NOT_FIT;
-use crate::store::NewEvent;
-use crate::{KEYS_VARIABLE, Server};
+use crate::job::{Findings, Hold, JobError, JobFolder, JobRecord, Status, Wish, Work};
+use crate::places::placed_order;
+use crate::store::{Entry, NewEvent};
+use crate::turns::{self, Turn};
 
 /// Jobs of one status that a round looks at: those that come first.
 pub(crate) const AT_ONCE: usize = 100;
 /// How often the queue looks by itself.
 const ROUND: Duration = Duration::from_millis(500);
-/// Files that are looked at at the same time.
-const LOOKERS: usize = 2;
+/// A queue that has not finished a round for this long hangs.
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
 /// How long a process of a server that was killed may take until it holds its lock.
 const BIRTH: Duration = Duration::from_secs(3);
-/// Starts in a row without a newer checkpoint.
-const MOST_STARTS: u32 = 10;
-/// Starts of a look at a job's files.
-const MOST_LOOKS: u32 = 3;
-/// How long such a look may take.
-const LONGEST_LOOK: Duration = Duration::from_secs(6 * 3600);
-/// How long a program whose guard was killed may take to end.
-const ORPHAN: Duration = Duration::from_secs(60);
 /// Seconds until a job that did not find room is tried again.
 const NO_ROOM: i64 = 30;
-/// How often files whose time is over are looked for.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// Nothing is waited for longer than this many seconds: a later moment was noted before the clock went back.
+const LONGEST_WAIT: i64 = 60;
+/// How often folders of running jobs are measured.
+const MEASURE: Duration = Duration::from_secs(2);
+/// Bytes of the disk that jobs leave free, so that checkpoints, logs and the database have room for what is under way.
+const LEAST_FREE: u64 = 16 << 20;
+/// Bytes that a job takes at least before its first checkpoint tells more.
+const FIRST_CHECKPOINT: u64 = 64 << 10;
 
-/// Who does a job's work.
+/// Which work a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     /// A look at model, rows and memory.
@@ -56,11 +65,17 @@ enum Task {
     Work,
 }
 
-/// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Wait {
-    Look,
-    Orphan,
+/// What is known of a job's process, as long as there is one.
+#[derive(Debug, Default)]
+struct Watched {
+    /// The process that was asked to end, and when; a second time would be an order to end at once.
+    asked: Option<(u32, Instant)>,
+    killed: Option<(u32, Instant)>,
+    /// Whether it was asked since the server lacks something.
+    was_held: bool,
+    looked: Option<Instant>,
+    orphaned: Option<Instant>,
+    followed: Followed,
 }
 
 pub(crate) struct Queue {
@@ -68,13 +83,14 @@ pub(crate) struct Queue {
     began: Instant,
     /// Processes that this server has started, by job.
     children: HashMap<String, Child>,
-    /// Those that were asked to end; a second time would be an order to end at once.
-    asked: HashMap<String, u32>,
-    followed: HashMap<String, Followed>,
-    /// Since when jobs are looked at, and programs of jobs without a guard are waited for.
-    since: HashMap<(String, Wait), Instant>,
+    /// How those of them ended that did, until somebody asks.
+    ended: HashMap<String, ExitStatus>,
+    watched: HashMap<String, Watched>,
     /// What went wrong with a job last: that is told once, not twice a second.
     troubles: HashMap<String, String>,
+    /// What the server has too little of in this round.
+    lack: Option<Hold>,
+    measured: Option<Instant>,
     kept_house: Option<Instant>,
 }
 
@@ -84,10 +100,11 @@ impl Queue {
             server,
             began: Instant::now(),
             children: HashMap::new(),
-            asked: HashMap::new(),
-            followed: HashMap::new(),
-            since: HashMap::new(),
+            ended: HashMap::new(),
+            watched: HashMap::new(),
             troubles: HashMap::new(),
+            lack: None,
+            measured: None,
             kept_house: None,
         }
     }
@@ -95,9 +112,11 @@ impl Queue {
     /// Looks at all jobs, again and again, until whoever wakes it is gone.
     pub fn run(mut self, wakes: &Receiver<()>) {
         loop {
-            if let Err(error) = self.round() {
-                self.server.say(&format!("the queue: {}", error.message));
+            match self.round() {
+                Ok(()) => drop(self.troubles.remove("")),
+                Err(error) => self.trouble("", "the queue", error.message),
             }
+            self.server.queue_beat();
             match wakes.recv_timeout(ROUND) {
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
                 _ => while wakes.try_recv().is_ok() {},
@@ -109,141 +128,258 @@ impl Queue {
     }
 
     fn round(&mut self) -> Result<(), ApiError> {
-        // A process that has ended is a zombie until it was waited for.
-        self.children.retain(|_, child| matches!(child.try_wait(), Ok(None)));
-        let looking = self.server.store.jobs_with(Status::ValidatingFiles, AT_ONCE)?;
-        let running = self.server.store.jobs_with(Status::Running, AT_ONCE)?;
+        self.reap();
+        let looking = self.jobs(Status::ValidatingFiles)?;
+        let running = self.jobs(Status::Running)?;
         self.forget_others(looking.iter().chain(&running));
-        let mut lookers = looking.iter().filter(|job| self.is_alive(job).is_some()).count();
-        for job in looking {
-            let looked = self.look_after_look(&job, &mut lookers);
-            self.note(&job, looked);
+        self.measure(&running);
+        self.lack = self.find_lack();
+        let mut lookers: Vec<&JobRecord> = Vec::new();
+        for job in looking.iter().chain(&running) {
+            let action = self.decide(job);
+            if action == Action::Look {
+                lookers.push(job);
+                continue;
+            }
+            let done = self.act(job, action);
+            self.note(job, done);
         }
-        for job in running {
-            let looked = self.look_after_work(&job);
-            self.note(&job, looked);
-        }
+        self.start_looks(&looking, &lookers);
         self.start_next()?;
-        if self.kept_house.is_none_or(|last| last.elapsed() >= HOUSEKEEPING) {
-            self.kept_house = Some(Instant::now());
-            self.keep_house()?;
+        self.keep_house()
+    }
+
+    /// A process that has ended is a zombie until it was waited for.
+    fn reap(&mut self) {
+        let ended = &mut self.ended;
+        self.children.retain(|id, child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                ended.insert(id.clone(), status);
+                false
+            }
+            Err(_) => false,
+        });
+    }
+
+    /// Jobs of a status. Those whose records cannot be read are left as they are, and named once.
+    fn jobs(&mut self, status: Status) -> Result<Vec<JobRecord>, ApiError> {
+        let entries: Vec<Entry> = self.server.store.jobs_with(status, AT_ONCE)?;
+        let mut jobs = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match entry {
+                Ok(job) => jobs.push(*job),
+                Err(broken) => {
+                    let problem = format!("its record cannot be read, so it is left alone: {}", broken.problem);
+                    self.trouble(&broken.id, &broken.id, problem);
+                }
+            }
         }
-        Ok(())
+        Ok(jobs)
     }
 
     /// Nothing is known of jobs that nobody works on: years of them would add up.
     fn forget_others<'a>(&mut self, jobs: impl Iterator<Item = &'a JobRecord>) {
         let ids: HashSet<&str> = jobs.map(JobRecord::id).collect();
-        self.asked.retain(|id, _| ids.contains(id.as_str()));
-        self.followed.retain(|id, _| ids.contains(id.as_str()));
-        self.since.retain(|(id, _), _| ids.contains(id.as_str()));
+        self.watched.retain(|id, _| ids.contains(id.as_str()));
+        self.ended.retain(|id, _| ids.contains(id.as_str()));
     }
 
     /// What goes wrong with one job is no reason to leave the others alone; the next round tries again.
     fn note(&mut self, job: &JobRecord, done: Result<(), ApiError>) {
         match done {
             Ok(()) => drop(self.troubles.remove(job.id())),
-            Err(error) if self.troubles.get(job.id()) == Some(&error.message) => {}
-            Err(error) => {
-                self.server.say(&format!("{}: {}", job.id(), error.message));
-                self.troubles.insert(job.id().to_string(), error.message);
-            }
+            Err(error) => self.trouble(job.id(), job.id(), error.message),
         }
     }
 
-    /// How long something has been waited for.
-    fn waited(&mut self, job: &JobRecord, what: Wait) -> Duration {
-        self.since.entry((job.id().to_string(), what)).or_insert_with(Instant::now).elapsed()
-    }
-
-    /// Whoever works on a job: its process id, or 0 for one that has only been started.
-    fn is_alive(&self, job: &JobRecord) -> Option<u32> {
-        let held = supervisor_of(&self.folder(job).supervisor()).ok().flatten();
-        held.or_else(|| self.children.contains_key(job.id()).then_some(0))
-            .or_else(|| (self.began.elapsed() < BIRTH && job.starts > 0).then_some(0))
+    fn trouble(&mut self, key: &str, who: &str, problem: String) {
+        if self.troubles.get(key) != Some(&problem) {
+            self.server.say(&format!("{who}: {problem}"));
+            self.troubles.insert(key.to_string(), problem);
+        }
     }
 
     fn folder(&self, job: &JobRecord) -> JobFolder {
         self.server.disk.job(job.id())
     }
 
-    /// Passes a wish on to whoever works on a job.
-    fn ask(&mut self, job: &JobRecord, pid: u32) {
-        if pid == 0 || self.asked.get(job.id()) == Some(&pid) {
-            return;
-        }
-        match ask_to_end(pid) {
-            Ok(()) => drop(self.asked.insert(job.id().to_string(), pid)),
-            Err(error) => self.server.say(&format!("{}: process {pid} cannot be asked to end: {error}", job.id())),
+    /// The process that works on a job.
+    fn process(&self, job: &JobRecord) -> Process {
+        match supervisor_of(&self.folder(job).supervisor()).ok().flatten() {
+            Some(pid) if is_stopped(pid) => Process::Stopped(pid),
+            Some(pid) => Process::Running(pid),
+            None if self.children.contains_key(job.id()) => Process::Starting,
+            None if self.began.elapsed() < BIRTH && job.starts > 0 => Process::Starting,
+            None => Process::None,
         }
     }
 
-    /// A job whose files are looked at.
-    fn look_after_look(&mut self, job: &JobRecord, lookers: &mut usize) -> Result<(), ApiError> {
+    /// What comes next for a job.
+    fn decide(&mut self, job: &JobRecord) -> Action {
         let folder = self.folder(job);
-        let alive = self.is_alive(job);
-        if job.wish == Wish::Cancel {
-            return match alive {
-                Some(pid) => {
-                    self.ask(job, pid);
-                    Ok(())
+        let process = self.process(job);
+        let lack = self.lack;
+        let watched = self.watched.entry(job.id().to_string()).or_default();
+        let mut state = FolderState::default();
+        match job.status {
+            Status::ValidatingFiles => {
+                state.findings = folder.read_findings();
+                if process != Process::None {
+                    watched.looked.get_or_insert_with(Instant::now);
                 }
-                None => self.end(job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled.")),
-            };
-        }
-        if let Some(findings) = folder.read_findings() {
-            return self.found(job, findings);
-        }
-        if let Some(pid) = alive {
-            if self.waited(job, Wait::Look) < LONGEST_LOOK {
-                return Ok(());
             }
-            end_now(pid);
-            let message = format!("the look at its files took more than {} hours", LONGEST_LOOK.as_secs() / 3600);
-            return self.fail(job, JobError { code: "validation_timeout".into(), message, param: None });
+            _ if process == Process::None => {
+                state.newest_step = newest_step(&folder.output());
+                state.orphan = unguarded(&folder.output().join(GUARD));
+                state.outcome = folder.read_outcome();
+            }
+            _ => {}
         }
-        self.since.remove(&(job.id().to_string(), Wait::Look));
-        if job.starts >= MOST_LOOKS {
-            let message =
-                format!("the look at its files ended {MOST_LOOKS} times without an answer; see the job's log");
-            return self.fail(job, JobError { code: "validation_died".into(), message, param: None });
+        // What was asked of one process is not asked of the next.
+        let of_this = |noted: Option<(u32, Instant)>| match (process, noted) {
+            (Process::Running(pid) | Process::Stopped(pid), Some((asked, at))) if asked == pid => Some(at.elapsed()),
+            _ => None,
+        };
+        let waits = Waits {
+            asked: of_this(watched.asked),
+            killed: of_this(watched.killed),
+            looked: watched.looked.map_or(Duration::ZERO, |at| at.elapsed()),
+            orphaned: state.orphan.and(watched.orphaned).map(|at| at.elapsed()),
+            lack,
+            was_held: watched.was_held,
+        };
+        match state.orphan {
+            Some(_) => drop(watched.orphaned.get_or_insert_with(Instant::now)),
+            None => watched.orphaned = None,
         }
-        if *lookers < LOOKERS {
-            *lookers += 1;
-            self.change(job, |job| {
-                job.starts += 1;
-                vec![NewEvent::of("validating", format!("Validating training file: {}", job.training_file))]
-            })?;
-            self.start(job, Task::Look)?;
+        next(job, &state, process, &waits)
+    }
+
+    /// What the server has too little of for jobs that run.
+    fn find_lack(&self) -> Option<Hold> {
+        if self.server.disk.free_bytes() < LEAST_FREE / 2 {
+            return Some(Hold::Disk);
         }
+        let kept = self.server.store.bytes().unwrap_or(0);
+        (kept > self.server.settings.quota_bytes).then_some(Hold::Quota)
+    }
+
+    /// Does what was decided.
+    fn act(&mut self, job: &JobRecord, action: Action) -> Result<(), ApiError> {
+        let is_over = !matches!(
+            action,
+            Action::Nothing
+                | Action::Look
+                | Action::Ask(_)
+                | Action::AskToWait(..)
+                | Action::Kill(_)
+                | Action::AskOrphan(_)
+                | Action::KillOrphan(_)
+        );
+        if job.status == Status::Running {
+            self.follow(job, is_over)?;
+        }
+        if is_over {
+            self.measure_one(job.id());
+        }
+        match action {
+            Action::Nothing | Action::Look => Ok(()),
+            Action::Ask(pid) => self.ask(job, pid),
+            Action::AskToWait(pid, hold) => {
+                self.ask(job, pid)?;
+                self.watched.entry(job.id().to_string()).or_default().was_held = true;
+                let words = format!("{} The job saves and waits.", lack_words(hold));
+                self.note_once(job, &format!("lack:{}", job.starts), &words)
+            }
+            Action::Kill(pid) => {
+                self.server.say(&format!("{}: process {pid} does not end, so it is killed", job.id()));
+                self.watched.entry(job.id().to_string()).or_default().killed = Some((pid, Instant::now()));
+                end_now(pid);
+                Ok(())
+            }
+            Action::AskOrphan(pid) => {
+                let words = format!("its guard was killed; its program, process {pid}, is asked to end");
+                self.server.say(&format!("{}: {words}", job.id()));
+                pass_stop_on(pid, Stop::Terminate);
+                Ok(())
+            }
+            Action::KillOrphan(pid) => {
+                end_now(pid);
+                Ok(())
+            }
+            Action::Queue(findings) => self.queue(job, *findings),
+            Action::Refuse(findings, error) => {
+                self.change(job, |job| {
+                    job.findings = Some(without_plan(*findings));
+                    Vec::new()
+                })?;
+                self.fail(job, error)
+            }
+            Action::Succeed { tokens, words } => self.succeed(job, tokens, &words),
+            Action::Fail(error) => self.fail(job, error),
+            Action::Cancel(words) => self.end(job, Status::Cancelled, NewEvent::of("end", words), None),
+            Action::Pause(words) => self.settle(job, |job| {
+                (job.status, job.wish, job.hold) = (Status::Paused, Wish::GoOn, None);
+                vec![NewEvent::of(new_id("paused-"), format!("The job has been paused: {words}."))]
+            }),
+            Action::Finish => self.settle(job, |job| {
+                job.status = Status::Queued;
+                Vec::new()
+            }),
+            Action::Hold(hold, words) => self.hold(job, hold, &words),
+            Action::Again(why) => self.again(job, &why),
+        }
+    }
+
+    /// Passes a wish on to the process of a job. One that was stopped hears it once it goes on.
+    fn ask(&mut self, job: &JobRecord, pid: u32) -> Result<(), ApiError> {
+        ask_to_end(pid).map_err(|error| ApiError::internal("a job's process cannot be asked to end", &error))?;
+        self.watched.entry(job.id().to_string()).or_default().asked = Some((pid, Instant::now()));
         Ok(())
     }
 
-    /// What a look found decides whether a job waits for its turn.
-    fn found(&mut self, job: &JobRecord, mut findings: Findings) -> Result<(), ApiError> {
-        self.asked.remove(job.id());
-        // The whole plan is in the job's folder: every list of jobs would have to read past it.
-        if let Some(plan) = &mut findings.plan {
-            plan.told = Value::Null;
-        }
-        let no_fit = findings.plan.as_ref().filter(|plan| !plan.fits).map(|plan| JobError {
-            code: DOES_NOT_FIT.into(),
-            message: format!("this job does not fit into the server's memory: {}", plan.headline),
-            param: Some("model".into()),
-        });
-        if let Some(error) = findings.error.clone().or(no_fit) {
-            self.change(job, |job| {
-                job.findings = Some(findings);
-                Vec::new()
-            })?;
-            return self.fail(job, error);
-        }
-        let mut events: Vec<NewEvent> = findings
-            .notes
+    /// Starts looks at files of jobs whose turn it is.
+    fn start_looks(&mut self, looking: &[JobRecord], waiting: &[&JobRecord]) {
+        let running: Vec<Turn> = looking
             .iter()
-            .enumerate()
-            .map(|(index, note)| NewEvent::warning(format!("note:{index}"), note))
+            .filter(|job| waiting.iter().all(|other| other.id() != job.id()))
+            .filter_map(|job| {
+                let began = self.watched.get(job.id())?.looked?;
+                Some(Turn { owner: job.owner.clone(), age: began.elapsed() })
+            })
             .collect();
+        let owners: Vec<&str> = waiting.iter().map(|job| job.owner.as_str()).collect();
+        for index in turns::grant(&running, &owners) {
+            let job = waiting[index];
+            let started = self.start_look(job);
+            self.note(job, started);
+        }
+    }
+
+    fn start_look(&mut self, job: &JobRecord) -> Result<(), ApiError> {
+        let order = match placed_order(&self.server, job) {
+            Ok(order) => order,
+            Err(problem) => {
+                let (code, param) = (problem.code.unwrap_or("invalid_job"), problem.param);
+                return self.fail(job, JobError { code: code.into(), message: problem.message, param });
+            }
+        };
+        self.change(job, |job| {
+            job.starts += 1;
+            vec![NewEvent::of("validating", format!("Validating training file: {}", job.training_file))]
+        })?;
+        self.write_order(job, &order)?;
+        self.watched.entry(job.id().to_string()).or_default().looked = Some(Instant::now());
+        self.start(job, Task::Look)
+    }
+
+    /// A job whose files are fine waits for its turn.
+    fn queue(&mut self, job: &JobRecord, findings: Findings) -> Result<(), ApiError> {
+        let findings = without_plan(findings);
+        let notes = findings.notes.iter().enumerate();
+        let mut events: Vec<NewEvent> =
+            notes.map(|(index, note)| NewEvent::warning(format!("note:{index}"), note)).collect();
         if let Some(plan) = &findings.plan {
             events.push(NewEvent::of("plan", format!("Memory plan: {}", plan.headline)));
         }
@@ -261,107 +397,37 @@ impl Queue {
                 job.status = Status::Queued;
             }
             events
+        })?;
+        self.watched.remove(job.id());
+        Ok(())
+    }
+
+    /// It waits for something that the server lacks. Nothing was tried, so it was no start.
+    fn hold(&mut self, job: &JobRecord, hold: Hold, words: &str) -> Result<(), ApiError> {
+        let at = self.server.now() + NO_ROOM;
+        let newest = newest_step(&self.folder(job).output());
+        let message = format!("{} {}", lack_words(hold), going_on(newest, words));
+        let name = format!("hold:{hold:?}:{}", newest.unwrap_or(0));
+        self.settle(job, |job| {
+            job.starts = starts_without_progress(job, newest).saturating_sub(1);
+            (job.status, job.hold, job.newest_step) = (Status::Queued, Some(hold), newest);
+            // Memory is free or not; the disk and the quota are looked at before each start.
+            job.not_before = if hold == Hold::Memory { at } else { 0 };
+            vec![NewEvent::warning(name, message)]
         })
     }
 
-    /// A job that is worked on, or should be.
-    fn look_after_work(&mut self, job: &JobRecord) -> Result<(), ApiError> {
-        if let Some(pid) = self.is_alive(job) {
-            if job.wish != Wish::GoOn {
-                self.ask(job, pid);
-            }
-            return self.follow(job, false);
-        }
-        if !self.is_orphan_gone(job) {
-            return Ok(());
-        }
-        self.asked.remove(job.id());
-        self.follow(job, true)?;
-        self.followed.remove(job.id());
-        self.server.live.forget(job.id());
-        match self.folder(job).read_outcome() {
-            // A command that was asked to end may call that an error.
-            Some(JobOutcome::Failed { .. }) if job.wish == Wish::Cancel => self.died(job),
-            Some(JobOutcome::Done { tokens, words }) => self.succeed(job, tokens, &words),
-            Some(JobOutcome::Failed { error }) => self.fail(job, error),
-            Some(JobOutcome::Stopped { step, words }) => self.stopped(job, step, &words),
-            Some(JobOutcome::NoRoom { words }) => {
-                let waits = format!("There is no room for it now, so it waits: {words}");
-                let at = self.server.now() + NO_ROOM;
-                let name = format!("no-room:{}", job.starts);
-                self.settle(job, |job| {
-                    // It was no start: nothing was tried.
-                    job.starts = job.starts.saturating_sub(1);
-                    (job.status, job.not_before) = (Status::Queued, at);
-                    vec![NewEvent::warning(name, waits)]
-                })
-            }
-            None => self.died(job),
-        }
-    }
-
-    /// Whether no program of this job runs without its guard. One that does ends: a trainer notices by itself, saves and ends, any other program is asked to; after
-    /// a minute it is killed. Then the job can start again without there being two of it.
-    fn is_orphan_gone(&mut self, job: &JobRecord) -> bool {
-        let key = (job.id().to_string(), Wait::Orphan);
-        let Some(pid) = unguarded(&self.folder(job).output().join(GUARD)) else {
-            self.since.remove(&key);
-            return true;
-        };
-        let is_new = !self.since.contains_key(&key);
-        if self.waited(job, Wait::Orphan) >= ORPHAN {
-            end_now(pid);
-        } else if is_new && !trains(job) {
-            self.server
-                .say(&format!("{}: its guard was killed; its program, process {pid}, is asked to end", job.id()));
-            pass_stop_on(pid, Stop::Terminate);
-        }
-        false
-    }
-
-    /// It was asked to end, and has saved.
-    fn stopped(&mut self, job: &JobRecord, step: Option<u64>, words: &str) -> Result<(), ApiError> {
-        match job.wish {
-            Wish::Cancel => {
-                self.end(job, Status::Cancelled, NewEvent::of("end", format!("The job has been cancelled: {words}.")))
-            }
-            Wish::Pause => self.settle(job, |job| {
-                (job.status, job.wish) = (Status::Paused, Wish::GoOn);
-                vec![NewEvent::of(new_id("paused-"), format!("The job has been paused: {words}."))]
-            }),
-            Wish::Finish if step.is_none_or(|step| step == 0) => self.nothing_learnt(job),
-            Wish::Finish => self.settle(job, |job| {
-                job.status = Status::Queued;
-                Vec::new()
-            }),
-            // Not us: the machine is shut down, or its operator has done it.
-            Wish::GoOn => self.again(job, &format!("The job was stopped from outside: {words}.")),
-        }
-    }
-
-    /// Whoever worked on it ended without a word.
-    fn died(&mut self, job: &JobRecord) -> Result<(), ApiError> {
-        match job.wish {
-            Wish::Cancel => self.end(job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled.")),
-            Wish::Pause => self.stopped(job, None, "its process ended while it was asked to"),
-            Wish::Finish if newest_step(&self.folder(job).output()).is_none() => self.nothing_learnt(job),
-            Wish::Finish | Wish::GoOn => self.again(job, "The job's process was killed."),
-        }
-    }
-
-    fn nothing_learnt(&mut self, job: &JobRecord) -> Result<(), ApiError> {
-        let words = "The job has been cancelled: it had not learnt anything yet.";
-        self.end(job, Status::Cancelled, NewEvent::of("end", words))
-    }
-
-    /// Starts it again, from its newest checkpoint, unless that has not helped often enough; each time a little later.
-    fn again(&mut self, job: &JobRecord, why: &str) -> Result<(), ApiError> {
+    /// It starts again from its newest checkpoint, each time a little later.
+    fn again(&mut self, job: &JobRecord, why: &Why) -> Result<(), ApiError> {
         let newest = newest_step(&self.folder(job).output());
-        let starts = if newest > job.newest_step { 1 } else { job.starts };
-        if starts >= MOST_STARTS {
-            let message = format!("it ended {starts} times without a newer checkpoint; see the job's log");
-            return self.fail(job, JobError { code: "supervisor_died".into(), message, param: None });
-        }
+        let starts = starts_without_progress(job, newest);
+        let why = match why {
+            Why::StoppedFromOutside(words) => format!("The job was stopped from outside: {words}."),
+            Why::Died => match self.ended.remove(job.id()) {
+                Some(status) => format!("The job's process {}.", end_words(status)),
+                None => "The job's process is gone: it was killed, or the machine went down.".to_string(),
+            },
+        };
         let next = match newest {
             Some(step) => format!("{why} It will go on from step {step}."),
             None => format!("{why} It will start again."),
@@ -385,20 +451,16 @@ impl Queue {
             (job.result_model, job.result_file, job.trained_tokens) = (model, file, tokens);
             events
         })?;
-        self.server.disk.forget_rows(job.id());
+        self.clear(job);
         Ok(())
     }
 
     fn fail(&mut self, job: &JobRecord, error: JobError) -> Result<(), ApiError> {
         let event = NewEvent::bad("end", format!("The job failed: {}", error.message));
-        self.end_with(job, Status::Failed, event, Some(error))
+        self.end(job, Status::Failed, event, Some(error))
     }
 
-    fn end(&mut self, job: &JobRecord, status: Status, event: NewEvent) -> Result<(), ApiError> {
-        self.end_with(job, status, event, None)
-    }
-
-    fn end_with(
+    fn end(
         &mut self,
         job: &JobRecord,
         status: Status,
@@ -410,60 +472,86 @@ impl Queue {
             (job.status, job.finished_at, job.wish, job.error) = (status, Some(now), Wish::GoOn, error);
             vec![event]
         })?;
-        self.server.disk.forget_rows(job.id());
+        self.clear(job);
         Ok(())
     }
 
-    /// Starts jobs whose turn it is, in their order: a small one does not overtake a large one that waits for others of ours, which would then never find room. One
-    /// that found no room because of what else runs on the machine is passed by until it is tried again.
+    /// A job that is over needs no rows, and nothing is waited for any more.
+    fn clear(&mut self, job: &JobRecord) {
+        self.server.disk.forget_rows(job.id());
+        self.server.live.forget(job.id());
+        self.watched.remove(job.id());
+        self.measure_one(job.id());
+    }
+
+    /// Starts jobs whose turn it is.
     fn start_next(&mut self) -> Result<(), ApiError> {
-        let running = self.server.store.jobs_with(Status::Running, AT_ONCE)?;
-        let mut slots = self.server.settings.slots.saturating_sub(running.len());
-        let mut used = running.iter().fold((0, 0), |(host, gpu), job| {
-            let (more_host, more_gpu) = needs(job);
-            (host + more_host, gpu + more_gpu)
+        let running: Vec<Need> = self.jobs(Status::Running)?.iter().map(need).collect();
+        let mut queued = self.jobs(Status::Queued)?;
+        // Wishes first: those jobs do not wait any more.
+        queued.retain(|job| {
+            let action = next(job, &FolderState::default(), Process::None, &Waits::default());
+            let is_waiting = action == Action::Nothing;
+            let done = self.act(job, action);
+            self.note(job, done);
+            is_waiting
         });
+        if queued.is_empty() || running.len() >= self.server.settings.slots {
+            return Ok(());
+        }
         let now = self.server.now();
-        for job in self.server.store.jobs_with(Status::Queued, AT_ONCE)? {
-            // What was wished while it changed its place.
-            let wished = match job.wish {
-                Wish::Cancel => {
-                    Some(self.end(&job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled.")))
-                }
-                Wish::Pause => Some(self.stopped(&job, None, "it had not started")),
-                Wish::Finish | Wish::GoOn => None,
-            };
-            if let Some(done) = wished {
-                self.note(&job, done);
-                continue;
+        let kept = self.server.store.bytes()?;
+        let free = Free {
+            slots: self.server.settings.slots,
+            host: self.server.memory().map(|bytes| bytes.0),
+            gpu: match (self.server.is_looking_for_gpu(), self.server.gpu_memory()) {
+                (true, _) => GpuMemory::NotKnownYet,
+                (false, None) => GpuMemory::None,
+                (false, Some(bytes)) => GpuMemory::Bytes(bytes),
+            },
+            disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE),
+            quota: self.server.settings.quota_bytes.saturating_sub(kept),
+        };
+        let waiting: Vec<Waiting> = queued
+            .iter()
+            .map(|job| Waiting {
+                need: need(job),
+                disk: self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT),
+                is_due: !(now + 1..=now + LONGEST_WAIT).contains(&job.not_before),
+            })
+            .collect();
+        let placed = place(&waiting, &running, &free);
+        for (index, hold) in placed.holds {
+            let job = &queued[index];
+            if job.hold != Some(hold) {
+                let held = self.hold_queued(job, hold, "It waits in the queue.");
+                self.note(job, held);
             }
-            if slots == 0 {
-                break;
-            }
-            if job.not_before > now {
-                continue;
-            }
-            let (host, gpu) = needs(&job);
-            let is_too_much =
-                |used: u64, more: u64, all: Option<u64>| all.is_some_and(|all| used > 0 && used + more > all);
-            let (all_host, all_gpu) = (self.server.memory().map(|bytes| bytes.0), self.server.gpu_memory());
-            let is_gpu_unknown = gpu > 0 && used.1 > 0 && self.server.is_looking_for_gpu();
-            if is_gpu_unknown || is_too_much(used.0, host, all_host) || is_too_much(used.1, gpu, all_gpu) {
-                break;
-            }
-            let begun = self.begin(&job);
-            // One that could not be started has taken its turn: it is running for all that is known.
-            if !matches!(begun, Ok(false)) {
-                slots -= 1;
-                used = (used.0 + host, used.1 + gpu);
-            }
-            self.note(&job, begun.map(drop));
+        }
+        for index in placed.starts {
+            let begun = self.begin(&queued[index]);
+            self.note(&queued[index], begun);
         }
         Ok(())
     }
 
+    /// Says what a queued job waits for.
+    fn hold_queued(&mut self, job: &JobRecord, hold: Hold, words: &str) -> Result<(), ApiError> {
+        let name = format!("hold:{hold:?}:{}", job.newest_step.unwrap_or(0));
+        let message = format!("{} {words}", lack_words(hold));
+        self.settle(job, |job| {
+            job.hold = Some(hold);
+            vec![NewEvent::warning(name, message)]
+        })
+    }
+
     /// Starts a job, if it is still queued.
-    fn begin(&mut self, job: &JobRecord) -> Result<bool, ApiError> {
+    fn begin(&mut self, job: &JobRecord) -> Result<(), ApiError> {
+        // Its model may be gone for a while: the server was started without its folder, say.
+        if let Err(problem) = placed_order(&self.server, job) {
+            let words = format!("{}. It waits in the queue.", problem.message);
+            return if job.hold == Some(Hold::Files) { Ok(()) } else { self.hold_queued(job, Hold::Files, &words) };
+        }
         let folder = self.folder(job);
         let now = self.server.now();
         let newest = newest_step(&folder.output());
@@ -474,7 +562,7 @@ impl Queue {
             if !is_ours {
                 return None;
             }
-            job.status = Status::Running;
+            (job.status, job.hold) = (Status::Running, None);
             job.started_at = job.started_at.or(Some(now));
             job.starts += 1;
             if let (Wish::Finish, Work::Training { recipe }, Some(step)) = (job.wish, &mut job.order.work, newest) {
@@ -484,10 +572,17 @@ impl Queue {
             }
             Some(vec![NewEvent::of("started", "Fine-tuning job started")])
         })?;
-        let Some(begun) = begun.filter(|_| is_ours) else { return Ok(false) };
-        folder.write_order(&begun.order).map_err(|error| ApiError::internal("the order cannot be written", &error))?;
-        self.start(job, Task::Work)?;
-        Ok(true)
+        let Some(begun) = begun.filter(|_| is_ours) else { return Ok(()) };
+        self.server.queue_waited(now - begun.created_at.min(now));
+        let order = placed_order(&self.server, &begun)?;
+        self.write_order(job, &order)?;
+        self.watched.remove(job.id());
+        self.start(job, Task::Work)
+    }
+
+    fn write_order(&self, job: &JobRecord, order: &crate::job::JobOrder) -> Result<(), ApiError> {
+        let written = self.folder(job).write_order(order);
+        written.map_err(|error| ApiError::internal("the order cannot be written", &error))
     }
 
     /// Starts a process for a job, which outlives us.
@@ -499,8 +594,9 @@ impl Queue {
         if task == Task::Look {
             words.push("--look".into());
         }
-        let child =
-            start_in_background(&self.server.settings.program, &words, &[KEYS_VARIABLE], log).map_err(failed)?;
+        let environment = crate::environment::of_jobs(&self.server.settings.pass_env);
+        let child = start_in_background(&self.server.settings.program, &words, &environment, log).map_err(failed)?;
+        self.ended.remove(job.id());
         self.children.insert(job.id().to_string(), child);
         self.server.changed();
         Ok(())
@@ -512,7 +608,7 @@ impl Queue {
             return Ok(());
         }
         let output = self.folder(job).output();
-        let followed = self.followed.entry(job.id().to_string()).or_default();
+        let followed = &mut self.watched.entry(job.id().to_string()).or_default().followed;
         if is_over {
             *followed = Followed::default();
         }
@@ -526,6 +622,12 @@ impl Queue {
         if let Some(pace) = followed.pace(total) {
             self.server.live.note(job.id(), pace);
         }
+        Ok(())
+    }
+
+    fn note_once(&self, job: &JobRecord, name: &str, words: &str) -> Result<(), ApiError> {
+        self.server.store.add_events(job.id(), self.server.now(), &[NewEvent::warning(name, words)])?;
+        self.server.changed();
         Ok(())
     }
 
@@ -543,32 +645,45 @@ impl Queue {
         self.server.changed();
         Ok(())
     }
+}
 
-    /// Removes what has had its time.
-    fn keep_house(&mut self) -> Result<(), ApiError> {
-        let now = self.server.now();
-        for file in self.server.store.expired_files(now)? {
-            crate::files::remove(&self.server, &file)?;
-        }
-        for upload in self.server.store.expired_uploads(now)? {
-            crate::files::end(&self.server, upload, "expired")?;
-        }
-        Ok(())
+/// Findings for the store: the whole plan is in the job's folder, and every list of jobs would have to read past it.
+fn without_plan(mut findings: Findings) -> Findings {
+    if let Some(plan) = &mut findings.plan {
+        plan.told = Value::Null;
     }
+    findings
 }
 
 /// What a job takes of the host's memory and of a GPU's.
-fn needs(job: &JobRecord) -> (u64, u64) {
+fn need(job: &JobRecord) -> Need {
     if let Work::Command { memory_limit, .. } = &job.order.work {
-        return (memory_limit.unwrap_or(0), 0);
+        return Need { host: memory_limit.unwrap_or(0), gpu: 0 };
     }
     let plan = job.findings.as_ref().and_then(|found| found.plan.as_ref());
-    plan.map_or((0, 0), |plan| (plan.host_bytes, plan.gpu_bytes.unwrap_or(0)))
+    plan.map_or(Need::default(), |plan| Need { host: plan.host_bytes, gpu: plan.gpu_bytes.unwrap_or(0) })
 }
 
-/// Forgets a job that was refused when it was submitted.
-pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
-    server.store.delete_job(id)?;
-    drop(fs::remove_dir_all(server.disk.job(id).0));
-    Ok(())
+fn lack_words(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Memory => "There is not enough free memory now.",
+        Hold::Disk => "The server's disk is full.",
+        Hold::Quota => "The quota of this server is used up: files, jobs or models that are not needed can be deleted.",
+        Hold::Files => "What the job needs is missing:",
+    }
+}
+
+fn going_on(newest: Option<u64>, words: &str) -> String {
+    match newest {
+        Some(step) => format!("The job waits and will go on from step {step} ({words})."),
+        None => format!("The job waits and will start then ({words})."),
+    }
+}
+
+fn end_words(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, Some(code)) => format!("ended with exit code {code} and without a result"),
+        (None, None) => "ended without a result".to_string(),
+    }
 }

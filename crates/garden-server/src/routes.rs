@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::{Server, files, gate, jobs, live, models, ours};
+use crate::{Server, files, gate, jobs, live, models, ours, retention};
 
 /// A path, its methods, and who answers.
 type Route = (&'static str, &'static [&'static str], MethodRouter<Arc<Server>>);
@@ -34,6 +34,7 @@ pub(crate) fn table() -> Vec<Route> {
         ("/api/models/{model}/files", &["get"], get(models::files)),
         ("/api/models/{model}/files/{name}", &["get"], get(models::file)),
         ("/api/jobs", &["post"], post(ours::command)),
+        ("/api/jobs/{job_id}", &["delete"], delete(retention::delete_job)),
         ("/api/jobs/{job_id}/finish", &["post"], post(jobs::finish)),
         ("/api/jobs/{job_id}/trace", &["get"], get(ours::trace)),
         ("/api/jobs/{job_id}/diagnosis", &["get"], get(ours::diagnosis)),

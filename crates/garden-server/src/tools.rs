@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use garden_guard::{Brief, run_briefly};
 
+use crate::Server;
 use crate::error::ApiError;
-use crate::{KEYS_VARIABLE, Server};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of an answer.
 const LONGEST: u64 = 32 << 20;
-/// Answers that are worked on at the same time.
-pub(crate) const AT_ONCE: usize = 2;
 
 /// What the program reads.
 #[derive(Clone, Debug)]
@@ -35,12 +33,12 @@ pub(crate) struct Said {
 }
 
 impl Server {
-    /// Asks our own program.
-    pub async fn tool(self: &Arc<Server>, words: &[&str], input: Input) -> Result<Said, ApiError> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        let turn = turn.map_err(|error| ApiError::internal("the server ends", &error))?;
+    /// Asks our own program, for a client that waits for its turn.
+    pub async fn tool(self: &Arc<Server>, owner: &str, words: &[&str], input: Input) -> Result<Said, ApiError> {
+        let turn = self.turns.take(owner).await?;
         let words: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
         let program = self.settings.program.clone();
+        let environment = crate::environment::of_jobs(&self.settings.pass_env);
         self.blocking(move || {
             // Held by the work: whoever asked may be gone long before it is done.
             let _turn = turn;
@@ -50,9 +48,8 @@ impl Server {
                     Some(File::open(path).map_err(|error| ApiError::internal("a file cannot be read", &error))?)
                 }
             };
-            let Brief { code, output, error } =
-                run_briefly(&program, &words, &[KEYS_VARIABLE], file, PATIENCE, LONGEST)
-                    .map_err(|error| ApiError::internal("our own program did not answer", &error))?;
+            let Brief { code, output, error } = run_briefly(&program, &words, &environment, file, PATIENCE, LONGEST)
+                .map_err(|error| ApiError::internal("our own program did not answer", &error))?;
             Ok(Said {
                 code,
                 output: String::from_utf8_lossy(&output).into_owned(),

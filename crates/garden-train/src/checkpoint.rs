@@ -435,7 +435,13 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         if old == value || is_same_place(old, value) {
             continue;
         }
-        if *on_resume == OnResume::Fixed {
+        // Rows are known by their contents, which are compared below; a model or an adapter by what its folder holds.
+        let has_moved = match *name {
+            "dataset" => state.contents.is_some() && old.is_string() && value.is_string(),
+            "model" | "adapter" => is_moved(old, value),
+            _ => false,
+        };
+        if *on_resume == OnResume::Fixed && !has_moved {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
                 problem: format!("it was made with `{name}` {old}, not {value}"),
@@ -511,6 +517,26 @@ fn delete(path: &Path) -> Result<(), Error> {
 fn is_same_place(one: &Value, other: &Value) -> bool {
     let place = |value: &Value| fs::canonicalize(value.as_str()?).ok();
     place(one).is_some_and(|one| Some(one) == place(other))
+}
+
+/// Whether a folder of a model or an adapter is another one of the same: it has the same name, and the old place is gone or holds the same.
+fn is_moved(one: &Value, other: &Value) -> bool {
+    let (Some(one), Some(other)) = (one.as_str().map(Path::new), other.as_str().map(Path::new)) else { return false };
+    one.file_name() == other.file_name() && (!one.exists() || held(one) == held(other))
+}
+
+/// What tells folders of models apart without reading their weights: settings, and the lengths of weights.
+fn held(folder: &Path) -> Option<(Vec<Vec<u8>>, Vec<(String, u64)>)> {
+    let settings = ["config.json", "adapter_config.json"].iter().filter_map(|name| fs::read(folder.join(name)).ok());
+    let mut weights = Vec::new();
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") {
+            weights.push((name, entry.metadata().ok()?.len()));
+        }
+    }
+    weights.sort_unstable();
+    Some((settings.collect(), weights))
 }
 
 /// Whether evaluations before and after a change of settings can be compared.

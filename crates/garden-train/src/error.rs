@@ -5,9 +5,25 @@ use std::path::{Path, PathBuf};
 
 use garden_data::Problem;
 
+/// Which rows something is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// Those to learn from.
+    Train,
+    /// Those to evaluate on.
+    Eval,
+}
+
 /// Why a run cannot begin or go on.
 #[derive(Debug)]
 pub enum Error {
+    /// A dataset cannot be used.
+    Dataset {
+        /// Which one.
+        split: Split,
+        /// Why.
+        source: Box<Error>,
+    },
     /// A row, a picture, the tokenizer or the template cannot be used.
     Data(garden_data::Error),
     /// The model, an adapter or a batch cannot be used.
@@ -91,9 +107,34 @@ impl Error {
         Error::Checkpoint { path: path.to_path_buf(), problem: problem.into(), hint: None }
     }
 
+    /// As an error of one of the datasets.
+    pub(crate) fn of(split: Split) -> impl Fn(Error) -> Error {
+        move |error| Error::Dataset { split, source: Box::new(error) }
+    }
+
+    /// The dataset that it is about, if it is one, and what is wrong.
+    pub fn split(&self) -> (Option<Split>, &Error) {
+        match self {
+            Error::Dataset { split, source } => (Some(*split), source.split().1),
+            other => (None, other),
+        }
+    }
+
+    /// Whether the disk was full.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Error::Dataset { source, .. } => source.is_disk_full(),
+            Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. }) => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+
     /// What would help, where that is known.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Error::Dataset { source, .. } => source.hint(),
             Error::Data(error @ garden_data::Error::Picture { .. }) => Some(error.hint().map_or_else(
                 || "use `--on-bad-row skip` to skip and count rows whose pictures cannot be decoded".to_string(),
                 str::to_string,
@@ -140,6 +181,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Error::Dataset { source, .. } => source.fmt(f),
             Error::Data(error) => error.fmt(f),
             Error::Model(error) => error.fmt(f),
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),

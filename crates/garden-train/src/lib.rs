@@ -5,6 +5,7 @@
 mod checkpoint;
 mod error;
 mod evaluation;
+mod gpu;
 mod initial;
 mod job;
 mod lock;
@@ -22,8 +23,9 @@ mod tensorboard;
 mod trainer;
 
 pub use checkpoint::{Best, LossWindow, Progress, check_resume, has_checkpoints, newest, recover};
-pub use error::Error;
+pub use error::{Error, Split};
 pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
+pub use gpu::{Gpu, GpuLook};
 pub use job::{Job, Rows};
 pub use lock::RunLock;
 pub use log::{EvalLine, LOG, LogLine, StepLine, read_log};
@@ -35,8 +37,8 @@ pub use plan::{
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
-    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, OnResume, Optim, Recipe, RecipeError, Recompute,
-    Scheduler, find_field, ignored,
+    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, OnResume, Optim, Owner, Recipe, RecipeError,
+    Recompute, Scheduler, find_field, ignored,
 };
 pub use run_end::{End, Proof, RUN_END, Resident, RunEnd};
 pub use schedule::Schedule;

@@ -8,7 +8,7 @@ use garden_data::{
 };
 use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
-use crate::error::{Error, words};
+use crate::error::{Error, Split, words};
 use crate::job::{Job, Rows};
 use crate::recipe::{DeviceKind, Recipe};
 
@@ -59,8 +59,9 @@ impl Prepared {
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
-        let dataset = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths)?;
-        let train = looker.look(&dataset, recipe.batch(), progress)?;
+        let opened = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths).map_err(Error::from);
+        let dataset = opened.map_err(Error::of(Split::Train))?;
+        let train = looker.look(&dataset, recipe.batch(), progress).map_err(Error::of(Split::Train))?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
             device,
@@ -84,8 +85,8 @@ impl Prepared {
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         if let Some(path) = &recipe.eval_dataset {
-            let (split, dataset) = open_eval(path, recipe.image_paths)?;
-            let survey = looker.look(&dataset, recipe.eval_batch(), progress)?;
+            let (split, dataset) = open_eval(path, recipe.image_paths).map_err(Error::of(Split::Eval))?;
+            let survey = looker.look(&dataset, recipe.eval_batch(), progress).map_err(Error::of(Split::Eval))?;
             index_bytes += dataset.index_bytes();
             notes.extend(notes_of(&survey, &dataset));
             job.limits = job.limits.max(survey.limits);

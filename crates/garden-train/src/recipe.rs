@@ -12,7 +12,7 @@ use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use fields::{FIELDS, Field, IGNORED, OnResume, find as find_field, ignored};
+pub use fields::{FIELDS, Field, IGNORED, OnResume, Owner, find as find_field, ignored};
 pub(crate) use size::written;
 
 use crate::metric::Metric;
@@ -108,7 +108,8 @@ impl DeviceKind {
 /// Everything that decides a run. [`FIELDS`] says what each setting means.
 #[allow(missing_docs, reason = "FIELDS describes each setting by its name")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+// What an earlier version did not know is as by default.
+#[serde(rename_all = "kebab-case", default)]
 pub struct Recipe {
     /// Runs of earlier versions wrote it as `base-model`.
     #[serde(rename = "model", alias = "base-model")]
@@ -384,6 +385,20 @@ impl Recipe {
             Ok(Value::Object(map)) => map,
             _ => Map::new(),
         }
+    }
+
+    /// The settings that a run has to share with the adapter that it begins with, as they are set.
+    pub fn adapter_settings(&self) -> Vec<(&'static str, String)> {
+        let names = [
+            "lora-r",
+            "lora-alpha",
+            "use-rslora",
+            "lora-targets",
+            "modules-to-save",
+            "finetune-vision",
+            "load-in-4bit",
+        ];
+        names.into_iter().map(|name| (name, self.setting(name))).filter(|(_, setting)| !setting.is_empty()).collect()
     }
 
     /// The value of a setting, as it would be given; empty where there is none.

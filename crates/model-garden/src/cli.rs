@@ -31,7 +31,7 @@ pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Picture, Plan};
 use serve::SERVE_HELP;
-pub use serve::{Serve, ServeJob};
+pub use serve::{Serve, ServeAction, ServeBackup, ServeJob};
 use train::{DEMO_HELP, REPORT_HELP, TRAIN_HELP};
 pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
 use watch::{MONITOR_HELP, RUN_HELP};

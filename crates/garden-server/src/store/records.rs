@@ -9,8 +9,10 @@ use serde_json::Value;
 pub enum StoreError {
     /// The database says so.
     Database(rusqlite::Error),
-    /// A record that cannot be read.
+    /// A record cannot be written.
     Record(serde_json::Error),
+    /// A record cannot be read.
+    Unreadable(Unreadable),
     /// It is of a newer version of this program.
     Newer(i64),
 }
@@ -19,7 +21,10 @@ impl std::fmt::Display for StoreError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StoreError::Database(error) => error.fmt(f),
-            StoreError::Record(error) => write!(f, "a record cannot be read: {error}"),
+            StoreError::Record(error) => write!(f, "a record cannot be written: {error}"),
+            StoreError::Unreadable(one) => {
+                write!(f, "the record of `{}` cannot be read: {}; nothing of it was changed", one.id, one.problem)
+            }
             StoreError::Newer(version) => {
                 write!(f, "it was written by a newer version of model-garden (tables of version {version})")
             }
@@ -28,6 +33,62 @@ impl std::fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
+
+impl StoreError {
+    /// Whether the disk has no space left for a change.
+    pub fn is_disk_full(&self) -> bool {
+        let StoreError::Database(rusqlite::Error::SqliteFailure(failure, _)) = self else { return false };
+        // Where the write-ahead log's index cannot grow either, SQLite says that it cannot write.
+        matches!(failure.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
+    }
+}
+
+/// A job whose record cannot be read. Its folder and its events are untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The job's name.
+    pub id: String,
+    /// When it was made.
+    pub created_at: i64,
+    /// What is wrong with the record.
+    pub problem: String,
+}
+
+/// A job of a list.
+pub type Entry = Result<Box<crate::job::JobRecord>, Unreadable>;
+
+/// What makes a request that is sent twice one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// The API key that it belongs to; empty where none is needed.
+    pub owner: String,
+    /// The key that the client chose.
+    pub key: String,
+    /// A digest of the request's body.
+    pub digest: String,
+}
+
+/// Names of what a database knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files, as they are named on the disk.
+    pub files: Vec<String>,
+    /// Parts of uploads.
+    pub parts: Vec<String>,
+    /// Jobs.
+    pub jobs: Vec<String>,
+}
+
+/// What became of a job that was to be noted.
+#[derive(Clone, Debug)]
+pub enum Added {
+    /// It is noted.
+    New,
+    /// The same request has made this one before.
+    Known(Box<crate::job::JobRecord>),
+    /// A request with the same key and another body came before.
+    OtherBody,
+}
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> StoreError {
@@ -179,6 +240,8 @@ impl NewEvent {
 pub struct Page {
     /// The last one of the page before.
     pub after: Option<String>,
+    /// The same by its number, which also counts if that one is gone.
+    pub behind: Option<i64>,
     /// Rows at most.
     pub limit: usize,
     /// Whether the oldest come first.
@@ -192,6 +255,8 @@ pub struct Listed<T> {
     pub rows: Vec<T>,
     /// Whether there are more behind them.
     pub has_more: bool,
+    /// The number of the last one.
+    pub last: Option<i64>,
 }
 
 /// Which jobs are asked for by what clients have attached to them.

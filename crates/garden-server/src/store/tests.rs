@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::migrations::VERSION;
 use super::*;
-use crate::job::Wish;
+use crate::job::{JobRecord, Status, Wish};
 
 /// A store in a folder of its own, which goes with it.
 struct Fresh {
@@ -48,7 +49,7 @@ fn job(id: &str, status: Status, priority: i64) -> JobRecord {
 }
 
 fn page(after: Option<&str>, limit: usize) -> Page {
-    Page { after: after.map(str::to_string), limit, is_ascending: false }
+    Page { after: after.map(str::to_string), behind: None, limit, is_ascending: false }
 }
 
 #[test]
@@ -131,9 +132,9 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
         if id != "a" {
             job.metadata = Some([("team".to_string(), id.to_string()), ("all".into(), "yes".into())].into());
         }
-        store.add_job(&job, &[]).unwrap();
+        store.add_job(&job, &[], None).unwrap();
     }
-    let ids = |jobs: Vec<JobRecord>| jobs.iter().map(|job| job.id().to_string()).collect::<Vec<_>>();
+    let ids = |jobs: Vec<Entry>| jobs.iter().flatten().map(|job| job.id().to_string()).collect::<Vec<_>>();
     assert_eq!(ids(store.jobs_with(Status::Queued, 9).unwrap()), ["b", "c", "a"], "by priority, then by age");
     assert_eq!(ids(store.jobs_with(Status::Queued, 1).unwrap()), ["b"]);
     let with = |pairs: &[(&str, &str)]| {
@@ -167,28 +168,109 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
             Some(Vec::new())
         })
         .unwrap();
-    assert!(store.job_of_result("ft:m::x:a").unwrap().is_none() && store.results().unwrap().is_empty());
+    assert!(
+        store.job_of_result("ft:m::x:a").unwrap().is_none() && store.results(&page(None, 9)).unwrap().rows.is_empty()
+    );
     assert!(store.change_job("none", 7, |_| Some(Vec::new())).unwrap().is_none());
-    // The same request sent twice is one job; rows count once their file is gone.
-    let keyed =
-        |id: &str| JobRecord { idempotency_key: Some("once".into()), rows_bytes: 40, ..job(id, Status::Queued, 0) };
-    assert!(store.add_job(&keyed("k"), &[NewEvent::of("created", "here")]).unwrap().is_none());
-    assert_eq!(store.add_job(&keyed("l"), &[]).unwrap().unwrap().id(), "k");
-    assert_eq!((store.job("l").unwrap().is_none(), store.events("k", &page(None, 9)).unwrap().rows.len()), (true, 1));
-    assert_eq!(store.bytes().unwrap(), 40);
-    assert!(store.add_file(&file("f", "fine-tune", None), 50).unwrap());
-    assert_eq!(store.bytes().unwrap(), 10);
-    assert_eq!(ids(store.jobs_ending("k").unwrap()), ["k"]);
+    assert_eq!(store.jobs_ending("d").unwrap().len(), 1);
+    // A folder's bytes count once they were measured.
+    assert_eq!((store.not_measured(9).unwrap().len(), store.bytes().unwrap()), (4, 0));
+    store.note_disk("a", Some(40)).unwrap();
+    assert_eq!((store.not_measured(9).unwrap().len(), store.bytes().unwrap()), (3, 40));
+    assert!(!store.add_file(&file("f", "fine-tune", None), 49).unwrap());
     store.delete_job("b").unwrap();
     assert!(store.job("b").unwrap().is_none() && with(&[("team", "b")]).is_empty());
+}
+
+#[test]
+fn a_request_that_is_sent_twice_makes_one_job() {
+    let fresh = Fresh::new("requests");
+    let store = &fresh.store;
+    let key = |owner: &str, digest: &str| RequestKey { owner: owner.into(), key: "once".into(), digest: digest.into() };
+    let add = |id: &str, key: &RequestKey| store.add_job(&job(id, Status::Queued, 0), &[], Some(key)).unwrap();
+    assert!(matches!(add("k", &key("one", "a")), Added::New));
+    assert!(matches!(add("l", &key("one", "a")), Added::Known(known) if known.id() == "k"));
+    assert!(matches!(add("l", &key("one", "b")), Added::OtherBody), "the same key with another body");
+    assert!(matches!(add("m", &key("two", "b")), Added::New), "another client's key");
+    assert!(store.job("l").unwrap().is_none());
+    // It is known for a while, and no longer than its job.
+    store.forget_requests(1).unwrap();
+    assert!(matches!(add("l", &key("one", "b")), Added::OtherBody));
+    store.delete_job("m").unwrap();
+    assert!(matches!(add("m", &key("two", "c")), Added::New));
+    store.forget_requests(2).unwrap();
+    assert!(matches!(add("n", &key("one", "b")), Added::New));
+}
+
+#[test]
+fn a_record_that_cannot_be_read_spoils_nothing_else() {
+    let fresh = Fresh::new("unreadable");
+    let store = &fresh.store;
+    for id in ["a", "b", "c", "d"] {
+        store.add_job(&job(id, Status::Queued, 0), &[NewEvent::of("created", "here")], None).unwrap();
+    }
+    let spoil = |id: &str, record: &dyn ToSql| {
+        store.write().execute("UPDATE jobs SET record = ?1 WHERE id = ?2", rusqlite::params![record, id]).unwrap();
+    };
+    spoil("b", &"{\"status\": \"dancing\"}");
+    spoil("c", &vec![0xff_u8, 0, 3]);
+    let listed = store.jobs(&page(None, 9), &MetadataFilter::All).unwrap().rows;
+    let names: Vec<Result<&str, &str>> =
+        listed.iter().map(|entry| entry.as_ref().map(|job| job.id()).map_err(|one| one.id.as_str())).collect();
+    assert_eq!(names, [Ok("d"), Err("c"), Err("b"), Ok("a")]);
+    assert_eq!(store.jobs_with(Status::Queued, 9).unwrap().iter().flatten().count(), 2);
+    assert!(matches!(store.job("b"), Err(StoreError::Unreadable(one)) if one.id == "b" && one.created_at == 1));
+    assert!(store.change_job("c", 1, |_| Some(Vec::new())).is_err() && store.has_job("c").unwrap());
+    assert!(store.bytes().is_ok() && store.job_counts().is_ok());
+    assert_eq!(store.events("b", &page(None, 9)).unwrap().rows.len(), 1);
+    // A record of an earlier version lacks what that did not know.
+    spoil(
+        "b",
+        &"{\"order\": {\"id\": \"b\", \"work\": {\"kind\": \"training\", \"recipe\": {}}}, \"status\": \"queued\"}",
+    );
+    assert_eq!(store.job("b").unwrap().unwrap().recipe().unwrap().lora_r, 16);
+}
+
+#[test]
+fn tables_of_the_first_version_are_brought_up() {
+    let fresh = Fresh::new("migrated");
+    let path = fresh.folder.join("old.db");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(migrations::FIRST).unwrap();
+    old.pragma_update(None, "user_version", 1).unwrap();
+    let mut record = serde_json::to_value(job("a", Status::Succeeded, 0)).unwrap();
+    (record["finished_at"], record["idempotency_key"]) = (json!(7), json!("once"));
+    let insert = "INSERT INTO jobs (id, status, priority, record) VALUES (?, 'succeeded', 0, ?)";
+    old.execute(insert, ["a", &record.to_string()]).unwrap();
+    old.execute(insert, ["b", "not JSON"]).unwrap();
+    drop(old);
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.ended_before(8, 9).unwrap()[0].id(), "a");
+    let key = RequestKey { owner: String::new(), key: "once".into(), digest: "any".into() };
+    let again = store.add_job(&job("c", Status::Queued, 0), &[], Some(&key)).unwrap();
+    assert!(matches!(again, Added::Known(known) if known.id() == "a"));
+    assert!(matches!(store.job("b"), Err(StoreError::Unreadable(_))));
+    let vacuum: i64 = store.read().pragma_query_value(None, "auto_vacuum", |row| row.get(0)).unwrap();
+    assert_eq!(vacuum, 2, "what is deleted goes back to the disk");
+    let all: Vec<NewEvent> = (0..5000).map(|number| NewEvent::of(format!("{number}"), "x".repeat(200))).collect();
+    store.add_events("a", 1, &all).unwrap();
+    store.shrink().unwrap();
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let full = length();
+    store.delete_events("a").unwrap();
+    store.shrink().unwrap();
+    assert!(length() < full / 4, "{} of {full} bytes are left", length());
+    // A copy has all of it, and is a database of its own.
+    assert_eq!(Store::copy(&path, &fresh.folder.join("copy.db")).unwrap().jobs, ["a", "b"]);
+    assert!(Store::open(&fresh.folder.join("copy.db")).unwrap().job("a").unwrap().is_some());
 }
 
 #[test]
 fn an_event_is_noted_once() {
     let fresh = Fresh::new("events");
     let store = &fresh.store;
-    store.add_job(&job("a", Status::Running, 0), &[]).unwrap();
-    store.add_job(&job("b", Status::Running, 0), &[]).unwrap();
+    store.add_job(&job("a", Status::Running, 0), &[], None).unwrap();
+    store.add_job(&job("b", Status::Running, 0), &[], None).unwrap();
     let step = |number: usize| NewEvent {
         data: Some(json!({"step": number})),
         ..NewEvent::of(format!("step:{number}"), format!("Step {number}"))
@@ -217,7 +299,7 @@ fn an_event_is_noted_once() {
 fn several_threads_write_at_once() {
     let fresh = Fresh::new("threads");
     let store = &fresh.store;
-    store.add_job(&job("a", Status::Running, 0), &[]).unwrap();
+    store.add_job(&job("a", Status::Running, 0), &[], None).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
@@ -240,6 +322,6 @@ fn several_threads_write_at_once() {
 #[test]
 fn tables_of_a_newer_version_are_left_alone() {
     let fresh = Fresh::new("newer");
-    fresh.store.lock().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    fresh.store.write().pragma_update(None, "user_version", VERSION + 1).unwrap();
     assert!(matches!(Store::open(&fresh.path()), Err(StoreError::Newer(version)) if version == VERSION + 1));
 }

@@ -19,6 +19,17 @@ pub struct Field {
     pub on_resume: OnResume,
     /// Whether it says where things are on a machine, or how a machine is used, and nothing about the result.
     pub is_local: bool,
+    /// Who sets it where a server runs jobs for others.
+    pub owner: Owner,
+}
+
+/// Who sets a setting where a server runs jobs for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The client that sends the job.
+    Client,
+    /// The server: it says where things are, or is for tests.
+    Server,
 }
 
 /// What becomes of a setting that has changed when a run goes on from a checkpoint.
@@ -43,6 +54,10 @@ impl Field {
 
     const fn local(self) -> Field {
         Field { is_local: true, ..self }
+    }
+
+    const fn servers(self) -> Field {
+        Field { owner: Owner::Server, ..self }
     }
 
     /// Its help, with its default.
@@ -71,7 +86,7 @@ const fn field(
     aliases: &'static [&'static str],
     help: &'static str,
 ) -> Field {
-    Field { name, value, aliases, heading, help, on_resume: OnResume::Told, is_local: false }
+    Field { name, value, aliases, heading, help, on_resume: OnResume::Told, is_local: false, owner: Owner::Client }
 }
 
 /// All settings, in the order of the help.
@@ -82,18 +97,18 @@ pub const FIELDS: &[Field] = &[
         "DIR|HUB_ID",
         &["base-model", "model-name-or-path"],
         "Model folder, or the name of a model in the local Hugging Face cache",
-    ).fixed().local(),
+    ).fixed().local().servers(),
     field(
         JOB,
         "dataset",
         "FILE|DIR",
         &["dataset-name", "train-file"],
         "Training data: a file, a folder, or the name of a dataset in the local cache",
-    ).fixed().local(),
-    field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Evaluation data").local(),
+    ).fixed().local().servers(),
+    field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Evaluation data").local().servers(),
     field(JOB, "eval-split", "SHARE", &[], "Hold out this share of the dataset for evaluation instead").fixed(),
-    field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local(),
-    field(JOB, "adapter", "DIR", &[], "Continue training this adapter instead of a new one").fixed().local(),
+    field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local().servers(),
+    field(JOB, "adapter", "DIR", &[], "Continue training this adapter instead of a new one").fixed().local().servers(),
     field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset"),
     field(STEPS, "max-steps", "N", &[], "Stop after N optimizer steps (overrides --epochs)"),
     field(
@@ -203,7 +218,7 @@ pub const FIELDS: &[Field] = &[
         "FILE",
         &["chat-template-path"],
         "Chat template (Jinja) to use instead of the model's own; saved with the result",
-    ).local(),
+    ).local().servers(),
     field(
         ROWS,
         "max-pixels",
@@ -219,7 +234,7 @@ pub const FIELDS: &[Field] = &[
         "inside|anywhere",
         &[],
         "Files that rows may name: inside the dataset's folder, or anywhere [default: anywhere; for a dataset of the cache, inside its folder]",
-    ),
+    ).servers(),
     field(
         ROWS,
         "box-format",
@@ -306,7 +321,7 @@ pub const FIELDS: &[Field] = &[
         "auto|CHECKPOINT",
         &["resume-from-checkpoint"],
         "Resume from the newest complete checkpoint in the output folder, or from this one",
-    ).free().local(),
+    ).free().local().servers(),
     field(
         MACHINE,
         "memory-limit",
@@ -321,10 +336,10 @@ pub const FIELDS: &[Field] = &[
         "auto|cpu|cuda",
         &[],
         "Where to compute; auto uses the GPU if there is one",
-    ).free().local(),
+    ).free().local().servers(),
     field(MACHINE, "threads", "N", &[], "Threads for computing on the CPU [default: all cores]").free().local(),
-    field(MACHINE, "debug-leak", "SIZE", &[], "Leak this much memory in each step, to see what the guard does").free().local(),
-    field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left").free().local(),
+    field(MACHINE, "debug-leak", "SIZE", &[], "Leak this much memory in each step, to see what the guard does").free().local().servers(),
+    field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left").free().local().servers(),
 ];
 
 /// Settings of Hugging Face's trainer that mean nothing here, and why: recipes and scripts that have them work all the same.

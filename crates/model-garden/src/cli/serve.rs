@@ -2,9 +2,12 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use garden_memory::Bytes;
+
+use super::duration;
 
 pub const SERVE_HELP: &str = "\
 Listens on 127.0.0.1 unless told otherwise; other addresses need an API key (--api-key-file, or the variable MODEL_GARDEN_API_KEYS with one or more keys
@@ -16,11 +19,18 @@ Examples:
   model-garden serve --models ~/models
   model-garden serve --models ~/models --alias gpt-4o-2024-08-06=Qwen2.5-VL-3B-Instruct
   model-garden serve --host 0.0.0.0 --api-key-file keys.txt --models /srv/models --data-dir /srv/garden
+  model-garden serve backup garden.tar --data-dir /srv/garden
+  model-garden serve restore garden.tar --data-dir /srv/elsewhere
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none python finetune.py";
 
 /// Arguments of `model-garden serve`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Serve {
+    /// What to do with the data folder instead of serving from it.
+    #[command(subcommand)]
+    pub action: Option<ServeAction>,
+
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: IpAddr,
@@ -86,13 +96,42 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE", default_value = "16GiB")]
     pub max_file_size: Bytes,
 
-    /// Memory on disk for all files that clients send.
+    /// Disk space for all that clients cause: files, jobs with their checkpoints, models, the database.
     #[arg(long, value_name = "SIZE", default_value = "200GiB")]
     pub quota: Bytes,
+
+    /// Delete jobs this long after their end, such as 30d; fine-tuned models stay until they are deleted by name [default: keep everything].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub keep: Option<Duration>,
+
+    /// Environment variable that jobs get besides the usual ones (PATH, HOME, LANG, CUDA_VISIBLE_DEVICES, ...); repeat for more.
+    #[arg(long, value_name = "NAME")]
+    pub pass_env: Vec<String>,
 
     /// Requests per second that one address may send.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate_limit: u32,
+}
+
+/// What can be done with a data folder.
+#[derive(Debug, Subcommand)]
+pub enum ServeAction {
+    /// Write the data folder into a tar file, also while the server and its jobs run.
+    Backup(ServeBackup),
+    /// Put a backup into a new or empty data folder.
+    Restore(ServeBackup),
+}
+
+/// Arguments of `model-garden serve backup` and `restore`.
+#[derive(Debug, Args)]
+pub struct ServeBackup {
+    /// The tar file; - for standard output or input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The server's data folder [default: $XDG_DATA_HOME/model-garden/server].
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
 }
 
 fn alias(text: &str) -> Result<(String, String), String> {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use garden_device::{Cpu, CpuBf16, Cuda, Device, Unavailable};
 use garden_memory::Bytes;
 use garden_train::{DRIVER_BYTES, DeviceChoice, DeviceKind};
-use serde::{Deserialize, Serialize};
+pub use garden_train::{Gpu, GpuLook as Look};
 
 use super::Outcome;
 use crate::cli;
@@ -15,36 +15,6 @@ use crate::printer::Printer;
 
 /// What a driver may take for itself, in bytes.
 const PLAUSIBLE: std::ops::Range<u64> = 64 << 20..2 << 30;
-
-/// What a look for a GPU found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "gpu")]
-pub enum Look {
-    /// One that can be used.
-    Usable(Gpu),
-    /// One that cannot, or something of CUDA is missing.
-    Unusable { problem: String, hint: String },
-    /// None.
-    Absent { problem: String, hint: String },
-}
-
-/// A GPU that can be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
-    pub name: String,
-    /// Compute capability, such as 90.
-    pub capability: i32,
-    /// The newest version of CUDA that the driver runs, such as 13000.
-    pub cuda_version: i32,
-    pub matrix_library: String,
-    pub total_bytes: u64,
-    /// What others leave of it.
-    pub free_bytes: u64,
-    /// What the driver takes for itself as soon as the GPU is used; unknown without NVIDIA's management library.
-    pub driver_bytes: Option<u64>,
-    /// Whether batches go through pinned memory.
-    pub is_pinned: bool,
-}
 
 /// Where a run computes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! `model-garden serve`: jobs, files and models behind the API that clients already speak.
 
+mod backup;
 pub mod job;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,11 @@ const SHORTEST_KEY: usize = 16;
 pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
     // The server's threads speak, too.
     let printer = Arc::new(Printer::new());
+    match &arguments.action {
+        Some(cli::ServeAction::Backup(what)) => return backup::backup(what, &printer),
+        Some(cli::ServeAction::Restore(what)) => return backup::restore(what, &printer),
+        None => {}
+    }
     let program =
         std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
     for folder in arguments.models.iter().chain(&arguments.datasets) {
@@ -53,6 +59,8 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         memory_limit: arguments.memory_limit,
         max_file_bytes: arguments.max_file_size.0,
         quota_bytes: arguments.quota.0,
+        keep: arguments.keep,
+        pass_env: arguments.pass_env.clone(),
         sets_unknown_aside: arguments.set_unknown_aside,
         rate: arguments.rate_limit,
         program,
@@ -78,6 +86,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
                 "put back the newest `garden.db` that you have (with `garden.db-wal`, if there is one), or start with --set-unknown-aside, which moves what is not known to `{}`; no job and no file was touched",
                 folder.join("unknown").display()
             )),
+            Error::Models(_) => Some("rename a folder or a link, or change --models or --alias".into()),
             Error::Folder(_, FolderError::Newer(_)) => Some("use that version, or another --data-dir".into()),
             Error::Folder(..) | Error::Database(..) => Some("choose another --data-dir".into()),
             Error::Threads(_) => None,

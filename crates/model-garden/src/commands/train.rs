@@ -271,6 +271,8 @@ fn outcome(record: &RunRecord) -> Outcome {
         (Some(_), 0) => Outcome::Fine,
         // It was asked to end and has saved: as a shell tells Ctrl-C.
         (None, 0) => Outcome::Program(130),
+        // An error like any other for whoever started us.
+        (_, worker::DISK_FULL) => Outcome::Program(2),
         (_, code) => Outcome::Program(code),
     }
 }

@@ -106,7 +106,7 @@ fn files_come_and_go() {
     assert_eq!(done["status"], json!("completed"));
     let file = done["file"]["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/files/{file}/content")).text(), "abcdef");
-    assert_eq!(server.post(&format!("/v1/uploads/{upload}/cancel"), &json!({})).status, 409);
+    assert_eq!(server.post(&format!("/v1/uploads/{upload}/cancel"), &json!({})).status, 400);
     assert_eq!(std::fs::read_dir(server.data.join("parts")).unwrap().count(), 0);
 }
 

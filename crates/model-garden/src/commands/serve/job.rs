@@ -1,27 +1,31 @@
 //! The process of a job: told what to do by the job's folder, and telling what came of it there.
 
+mod hidden;
+
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Parser as _;
-use garden_data::Problem;
+use garden_data::{BadRow, Problem};
 use garden_guard::{Outcome as End, StateFolder, Summary};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
-use garden_server::fetch::fetch_pictures;
+use garden_server::fetch::{FetchLimits, fetch_pictures};
 use garden_server::job::{Findings, JobError, JobFolder, JobOrder, JobOutcome, PlannedMemory, RowProblem, Work};
-use garden_train::{Error, Prepared, Recipe, RunEnd};
-use serde_json::Value;
+use garden_train::{Error, Prepared, Recipe, RunEnd, Split};
 
 use crate::cli::{self, Cli, Command};
 use crate::commands::plan::{GpuShare, of_job};
 use crate::commands::{Outcome, devices, run, train};
 use crate::failure::Failure;
 use crate::printer::Printer;
+use hidden::Hidden;
 
-/// Problems of rows that are told.
+/// Problems of rows that are told, and letters of each.
 const SHOWN: usize = 100;
+const LONGEST_PROBLEM: usize = 300;
+/// A disk with fewer free bytes than this is full.
+const FULL: u64 = 4 << 20;
 /// Lines of a log that are told with a failure.
 const LAST_LINES: usize = 5;
 
@@ -37,9 +41,11 @@ pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Fail
         Err(error) => return Err(broken(&error)),
     };
     let order = folder.read_order().map_err(|error| broken(&error))?;
+    let hidden = Hidden::of(&folder, &order.work);
     if arguments.look {
         if folder.read_findings().is_none() {
-            folder.write_findings(&look(&folder, &order, printer)).map_err(|error| broken(&error))?;
+            let findings = look(&folder, &hidden, &order, printer).map_err(|error| broken(&error))?;
+            folder.write_findings(&findings).map_err(|error| broken(&error))?;
         }
         return Ok(Outcome::Fine);
     }
@@ -48,74 +54,124 @@ pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Fail
     }
     folder.forget_outcome().map_err(|error| broken(&error))?;
     let outcome = match order.work {
-        Work::Training { recipe } => train_model(&folder, *recipe, printer),
+        Work::Training { recipe } => train_model(&folder, &hidden, *recipe, printer),
         Work::Command { command, memory_limit, checkpoint_dir } => {
-            run_command(&folder, command, memory_limit, checkpoint_dir, printer)
+            run_command(&folder, &hidden, command, memory_limit, checkpoint_dir, printer)
         }
     };
+    let outcome = waits_for_space(&folder, outcome);
     folder.write_outcome(&outcome).map_err(|error| broken(&error))?;
     Ok(Outcome::Fine)
 }
 
+/// What failed on a full disk did not fail for good: everything up to the newest checkpoint is there.
+fn waits_for_space(folder: &JobFolder, outcome: JobOutcome) -> JobOutcome {
+    match outcome {
+        JobOutcome::Failed { .. } if is_full(folder) => {
+            JobOutcome::NoSpace { words: "no space was left to write to".into() }
+        }
+        outcome => outcome,
+    }
+}
+
+fn is_full(folder: &JobFolder) -> bool {
+    garden_files::free_bytes(&folder.0).is_ok_and(|free| free < FULL)
+}
+
 /// Looks at model, rows and memory.
-fn look(folder: &JobFolder, order: &JobOrder, printer: &Printer) -> Findings {
-    let Work::Training { recipe } = &order.work else { return Findings::default() };
-    if let Some(error) = order.fetch.as_deref().and_then(|allowed| fetch(folder, recipe, allowed, printer)) {
-        return Findings { error: Some(error), ..Findings::default() };
+fn look(folder: &JobFolder, hidden: &Hidden, order: &JobOrder, printer: &Printer) -> io::Result<Findings> {
+    let Work::Training { recipe } = &order.work else { return Ok(Findings::default()) };
+    let mut notes = Vec::new();
+    if let Some(allowed) = &order.fetch {
+        let limits = FetchLimits { allowed, bytes: order.fetch_bytes };
+        match fetch(folder, hidden, recipe, &limits, printer)? {
+            Fetched::All => {}
+            Fetched::Some(note) => notes.push(note),
+            Fetched::Refused(findings) => return Ok(*findings),
+        }
     }
     let limit = recipe.memory_limit.into_iter().chain(order.memory.map(Bytes)).min();
     let recipe = Recipe { memory_limit: limit, resume: None, ..(**recipe).clone() };
-    match findings(folder, recipe, printer) {
-        Ok(findings) => findings,
+    Ok(match findings(hidden, recipe, printer) {
+        Ok(found) => Findings { notes: notes.into_iter().chain(found.notes).collect(), ..found },
         Err(failure) => {
             printer.failure(&failure);
-            let message = hide(folder, &words(&failure));
+            let message = hidden.text(&words(&failure));
             Findings {
                 error: Some(JobError { code: "invalid_job".into(), message, param: None }),
                 ..Findings::default()
             }
         }
-    }
+    })
+}
+
+/// What came of fetching pictures.
+enum Fetched {
+    All,
+    /// Some are missing, and their rows are left out.
+    Some(String),
+    Refused(Box<Findings>),
 }
 
 /// Fetches pictures of rows that a client has sent; an operator's own datasets are left as they are.
-fn fetch(folder: &JobFolder, recipe: &Recipe, allowed: &[IpAddr], printer: &Printer) -> Option<JobError> {
+fn fetch(
+    folder: &JobFolder,
+    hidden: &Hidden,
+    recipe: &Recipe,
+    limits: &FetchLimits<'_>,
+    printer: &Printer,
+) -> io::Result<Fetched> {
     let files = [("training_file", Some(&recipe.dataset)), ("validation_file", recipe.eval_dataset.as_ref())];
+    let (mut problems, mut left) = (Vec::new(), limits.bytes);
     for (param, path) in files {
-        let Some(path) =
-            path.filter(|path| path.starts_with(&folder.0) && path.extension().is_some_and(|end| end == "jsonl"))
-        else {
-            continue;
-        };
-        match fetch_pictures(path, allowed) {
-            Ok(0) => {}
-            Ok(count) => printer.say(&format!("{param}: fetched {count} images")),
-            Err(error) => {
-                return Some(JobError {
-                    code: format!("invalid_{param}"),
-                    message: hide(folder, &format!("{param}.jsonl, {error}")),
-                    param: Some(param.into()),
-                });
-            }
+        let is_sent =
+            |path: &&PathBuf| path.starts_with(&folder.0) && path.extension().is_some_and(|end| end == "jsonl");
+        let Some(path) = path.filter(is_sent) else { continue };
+        let fetched = fetch_pictures(path, &FetchLimits { bytes: left, ..*limits })?;
+        left = left.map(|left| left.saturating_sub(fetched.bytes));
+        if fetched.count > 0 {
+            printer.say(&format!("{param}: fetched {} images", fetched.count));
         }
+        problems.extend(fetched.problems.into_iter().map(|problem| RowProblem {
+            param: param.into(),
+            row: problem.line,
+            place: format!("{param}.jsonl, line {}", problem.line),
+            field: problem.field,
+            problem: hidden.text(&problem.problem),
+        }));
     }
-    None
+    let Some(first) = problems.first() else { return Ok(Fetched::All) };
+    if recipe.on_bad_row == BadRow::Skip {
+        let note =
+            format!("{} images could not be fetched, and their rows are skipped; {}", problems.len(), first.problem);
+        return Ok(Fetched::Some(note));
+    }
+    let message = format!("{} images cannot be fetched{}", problems.len(), first_words(first));
+    let (code, param) = (format!("invalid_{}", first.param), Some(first.param.clone()));
+    problems.truncate(SHOWN);
+    let error = Some(JobError { code, message, param });
+    Ok(Fetched::Refused(Box::new(Findings { error, problems, ..Findings::default() })))
 }
 
-fn findings(folder: &JobFolder, recipe: Recipe, printer: &Printer) -> Result<Findings, Failure> {
+/// The first of several problems, behind what they are.
+fn first_words(one: &RowProblem) -> String {
+    let field = if one.field.is_empty() { String::new() } else { format!(", field `{}`", one.field) };
+    format!("; the first is {}{field}: {}", one.place, one.problem)
+}
+
+/// The parameter that names the rows of a split.
+fn param_of(split: Split) -> &'static str {
+    match split {
+        Split::Train => "training_file",
+        Split::Eval => "validation_file",
+    }
+}
+
+fn findings(hidden: &Hidden, recipe: Recipe, printer: &Printer) -> Result<Findings, Failure> {
     let chosen = devices::choose(recipe.device, printer)?;
     let prepared = match Prepared::of(recipe, chosen.kind(), &mut |_, _| {}) {
         Ok(prepared) => prepared,
-        Err(Error::BadRows { count, rows, problems }) => return Ok(bad_rows(folder, count, rows, &problems)),
-        Err(error) => {
-            let message = hide(folder, &error.to_string());
-            let message = error.hint().map_or(message.clone(), |hint| format!("{message}; {hint}"));
-            let param =
-                ["validation_file", "training_file"].into_iter().find(|param| error.to_string().contains(param));
-            let code = if param.is_some() { "invalid_training_file" } else { "invalid_job" };
-            let error = JobError { code: code.into(), message, param: param.map(str::to_string) };
-            return Ok(Findings { error: Some(error), ..Findings::default() });
-        }
+        Err(error) => return Ok(refused(hidden, &error)),
     };
     let mut planned = of_job(&prepared, chosen, GpuShare::All, printer)?;
     // By its name, as clients know it.
@@ -124,61 +180,59 @@ fn findings(folder: &JobFolder, recipe: Recipe, printer: &Printer) -> Result<Fin
     Ok(Findings {
         error: None,
         problems: Vec::new(),
-        notes: prepared.notes.iter().map(|note| hide(folder, note)).collect(),
+        notes: prepared.notes.iter().map(|note| hidden.text(note)).collect(),
         plan: Some(PlannedMemory {
             fits: planned.fits,
             host_bytes: planned.plan.total_bytes,
             gpu_bytes: is_gpu.then_some(planned.plan.device_bytes),
             // The answer; what it is about is the job.
             headline: planned.headline.lines().next().unwrap_or_default().to_string(),
-            told: hide_in(folder, planned.told),
+            told: hidden.value(planned.told),
         }),
         rows: Some(prepared.job.train.used()),
         steps: Some(prepared.job.steps()),
     })
 }
 
+/// Why a job cannot run, with the parameter that is to blame.
+fn refused(hidden: &Hidden, error: &Error) -> Findings {
+    let (split, cause) = error.split();
+    let param = split.map(param_of);
+    if let Error::BadRows { count, rows, problems } = cause {
+        return bad_rows(hidden, param.unwrap_or("training_file"), *count, *rows, problems);
+    }
+    let hint = error.hint().map_or_else(String::new, |hint| format!("; {hint}"));
+    let message = hidden.text(&format!("{error}{hint}"));
+    let code = param.map_or_else(|| "invalid_job".to_string(), |param| format!("invalid_{param}"));
+    Findings { error: Some(JobError { code, message, param: param.map(str::to_string) }), ..Findings::default() }
+}
+
 /// Rows that cannot be used, with line and field.
-fn bad_rows(folder: &JobFolder, count: usize, rows: usize, problems: &[Problem]) -> Findings {
+fn bad_rows(hidden: &Hidden, param: &str, count: usize, rows: usize, problems: &[Problem]) -> Findings {
     let told: Vec<RowProblem> = problems
         .iter()
         .take(SHOWN)
-        .map(|problem| {
-            let param = if problem.place.contains("validation_file") { "validation_file" } else { "training_file" };
-            RowProblem {
-                param: param.into(),
-                row: problem.row + 1,
-                place: hide(folder, &problem.place),
-                field: problem.field.clone(),
-                problem: hide(folder, &problem.problem),
-            }
+        .map(|problem| RowProblem {
+            param: param.into(),
+            row: problem.row + 1,
+            place: hidden.text(&problem.place),
+            field: problem.field.clone(),
+            problem: shortened(hidden.text(&problem.problem)),
         })
         .collect();
-    let first = told.first().map_or_else(String::new, |one| {
-        let field = if one.field.is_empty() { String::new() } else { format!(", field `{}`", one.field) };
-        format!("; the first is {}{field}: {}", one.place, one.problem)
-    });
-    let param = told.first().map(|one| one.param.clone());
-    let code = format!("invalid_{}", param.as_deref().unwrap_or("training_file"));
+    let first = told.first().map_or_else(String::new, first_words);
     let message = format!("{count} of {rows} rows cannot be used{first}");
-    Findings { error: Some(JobError { code, message, param }), problems: told, ..Findings::default() }
+    let error = Some(JobError { code: format!("invalid_{param}"), message, param: Some(param.into()) });
+    Findings { error, problems: told, ..Findings::default() }
 }
 
-/// Where the job's folder is on the server's disk is nobody's business.
-fn hide(folder: &JobFolder, text: &str) -> String {
-    let rows = format!("{}/", folder.all_rows().display());
-    let own = folder.0.display().to_string();
-    text.replace(&rows, "").replace(&format!("{own}/"), "").replace(&own, "the job's folder")
-}
-
-/// The same in every text of a value.
-fn hide_in(folder: &JobFolder, value: Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(hide(folder, &text)),
-        Value::Array(items) => items.into_iter().map(|item| hide_in(folder, item)).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, hide_in(folder, value))).collect(),
-        other => other,
+/// What rows hold is not repeated at any length: every list of jobs would show it.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST_PROBLEM) {
+        text.truncate(end);
+        text.push('…');
     }
+    text
 }
 
 fn words(failure: &Failure) -> String {
@@ -188,11 +242,11 @@ fn words(failure: &Failure) -> String {
     text
 }
 
-fn train_model(folder: &JobFolder, recipe: Recipe, printer: &Printer) -> JobOutcome {
+fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Printer) -> JobOutcome {
     let output = recipe.output_dir.clone();
     let recipe = Recipe { resume: Some("auto".into()), ..recipe };
     let failed = |code: &str, message: String| JobOutcome::Failed {
-        error: JobError { code: code.into(), message: hide(folder, &message), param: None },
+        error: JobError { code: code.into(), message: hidden.text(&message), param: None },
     };
     let ran = match train::run_recipe(recipe, false, false, printer) {
         Ok(ran) => ran,
@@ -201,10 +255,17 @@ fn train_model(folder: &JobFolder, recipe: Recipe, printer: &Printer) -> JobOutc
             return failed("training_failed", words(&failure));
         }
     };
-    let answer = RunRecord::read(&output).map(|record| record.answer());
-    let answer = answer.unwrap_or_else(|error| error.to_string());
+    let record = RunRecord::read(&output);
+    let is_disk_full = record
+        .as_ref()
+        .is_ok_and(|record| record.guard.as_ref().is_some_and(|summary| summary.code == train::worker::DISK_FULL));
+    let answer = record.map_or_else(|error| error.to_string(), |record| record.answer());
+    if is_disk_full {
+        return JobOutcome::NoSpace { words: "no space was left for a checkpoint".into() };
+    }
     match (ran, RunEnd::read(&output)) {
         (Outcome::Fine | Outcome::BadNews, Some(end)) => {
+            hidden.in_result(&output);
             JobOutcome::Done { tokens: Some(end.progress.tokens), words: answer }
         }
         (Outcome::BadNews, None) => JobOutcome::NoRoom { words: "the plan does not fit into what is free".into() },
@@ -230,6 +291,7 @@ fn last_lines(folder: &JobFolder) -> String {
 /// Runs a command under the guard, in the job's own folder.
 fn run_command(
     folder: &JobFolder,
+    hidden: &Hidden,
     command: Vec<String>,
     memory_limit: Option<u64>,
     checkpoint_dir: Option<PathBuf>,
@@ -237,7 +299,7 @@ fn run_command(
 ) -> JobOutcome {
     let output = folder.output();
     let failed = |code: &str, message: String| JobOutcome::Failed {
-        error: JobError { code: code.into(), message: hide(folder, &message), param: None },
+        error: JobError { code: code.into(), message: hidden.text(&message), param: None },
     };
     let mut words: Vec<String> = ["model-garden", "run", "--state-dir"].map(str::to_string).to_vec();
     words.push(output.join(GUARD).display().to_string());

@@ -28,6 +28,9 @@ use crate::printer::Printer;
 /// Steps are told no more often than this, but for those that are logged or sampled.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The exit code of a worker that found the disk full (`EX_IOERR` of `sysexits.h`).
+pub const DISK_FULL: i32 = 74;
+
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
     let file = JobFile::read(&arguments.job).map_err(|error| file_failure(&error))?;
@@ -37,7 +40,15 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     let newer = std::env::var_os(RESUME).map(PathBuf::from);
     let resume = newer.or_else(|| file.resume.clone());
     let mut device = devices::open(file.job.device, file.job.recipe.threads, printer)?;
-    let finish = train(&file.job, resume.as_deref(), &mut *device, &mut teller).map_err(|error| failure(&error))?;
+    let finish = match train(&file.job, resume.as_deref(), &mut *device, &mut teller) {
+        Ok(finish) => finish,
+        // Whoever started us can wait for space and go on.
+        Err(error) if error.is_disk_full() => {
+            printer.failure(&failure(&error));
+            return Ok(Outcome::Program(DISK_FULL));
+        }
+        Err(error) => return Err(failure(&error)),
+    };
     if finish.end != End::Asked {
         teller.look();
         let gpu = device.own_memory().map(|memory| memory.taken);

@@ -1,0 +1,259 @@
+//! A backup of a server's folder as one tar file, made while the server and its jobs run, and the way back.
+//!
+//! The database is copied first, as it is at one moment. What it knows then gets second names in a folder beside it, within milliseconds; those are read into the
+//! archive while jobs go on, save checkpoints and delete old ones. A file that grows meanwhile is taken as far as it went. So each job's folder is at least as far as
+//! its record, which is what the queue brings together at every start. What tells of processes of this machine is left out.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tar::{Archive, Builder, EntryType, Header};
+
+use crate::disk::{BACKUP, FolderError, check_ours, mark};
+use crate::id::new_id;
+use crate::store::{Contents, Store, StoreError};
+
+/// The database in the folder and in the archive.
+const DATABASE: &str = "garden.db";
+/// Its name until everything else was put back.
+const DRAFT: &str = "garden.db.restored";
+/// Names of files that tell of processes: locks, and which process holds them.
+const OF_PROCESSES: [&str; 4] = ["lock", "pid", ".lock", "state.json"];
+
+/// Why a backup cannot be made or put back.
+#[derive(Debug)]
+pub enum BackupError {
+    /// The folder is not a server's, or holds something already.
+    Folder(PathBuf, FolderError),
+    /// The database cannot be read.
+    Database(StoreError),
+    /// A file cannot be read or written.
+    File(PathBuf, io::Error),
+    /// A file became shorter while it was read.
+    Changed(PathBuf),
+    /// The archive is not one of ours.
+    NotABackup(String),
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackupError::Folder(path, error) => {
+                let path = path.display();
+                match error {
+                    FolderError::Foreign(_) => write!(f, "`{path}` holds something already"),
+                    FolderError::Empty => write!(f, "`{path}` is empty: no server has used it"),
+                    FolderError::Newer(format) => {
+                        write!(f, "`{path}` is of a newer version of model-garden (format {format})")
+                    }
+                    FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
+                    FolderError::InUse | FolderError::KnowsLess(_) => write!(f, "cannot use the folder `{path}`"),
+                }
+            }
+            BackupError::Database(error) => write!(f, "cannot copy the database: {error}"),
+            BackupError::File(path, error) => write!(f, "`{}`: {error}", path.display()),
+            BackupError::Changed(path) => write!(f, "`{}` became shorter while it was read", path.display()),
+            BackupError::NotABackup(problem) => write!(f, "this is not a backup of a server: {problem}"),
+        }
+    }
+}
+
+impl std::error::Error for BackupError {}
+
+/// What a backup has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackedUp {
+    /// Jobs.
+    pub jobs: usize,
+    /// Files that clients have sent, and tables of results.
+    pub files: usize,
+    /// Bytes of all of it.
+    pub bytes: u64,
+    /// Files that were deleted between the copy of the database and theirs.
+    pub missing: usize,
+}
+
+/// A folder that goes when this goes.
+struct Passing(PathBuf);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn of_file(path: &Path) -> impl Fn(io::Error) -> BackupError {
+    let path = path.to_path_buf();
+    move |error| BackupError::File(path.clone(), error)
+}
+
+/// Writes a backup of a server's folder.
+pub fn backup(root: &Path, out: impl Write) -> Result<BackedUp, BackupError> {
+    check_ours(root).map_err(|error| BackupError::Folder(root.to_path_buf(), error))?;
+    let passing = Passing(root.join(new_id(BACKUP)));
+    fs::create_dir(&passing.0).map_err(of_file(&passing.0))?;
+    let contents = Store::copy(&root.join(DATABASE), &passing.0.join(DATABASE)).map_err(BackupError::Database)?;
+    let missing = link_all(root, &passing.0, &contents)?;
+    let mut backed = BackedUp { jobs: contents.jobs.len(), files: contents.files.len(), bytes: 0, missing };
+    let mut archive = Builder::new(out);
+    append_all(&mut archive, &passing.0, Path::new(""), &mut backed)?;
+    let finished = archive.into_inner().and_then(|mut out| out.flush());
+    finished.map_err(of_file(Path::new("the archive")))?;
+    Ok(backed)
+}
+
+/// Gives everything that a database knows a second name; how much of it is gone by now.
+fn link_all(root: &Path, to: &Path, contents: &Contents) -> Result<usize, BackupError> {
+    let mut missing = 0;
+    for (folder, names) in [("files", &contents.files), ("parts", &contents.parts), ("jobs", &contents.jobs)] {
+        let (from, to) = (root.join(folder), to.join(folder));
+        fs::create_dir_all(&to).map_err(of_file(&to))?;
+        for name in names {
+            missing += link(&from.join(name), &to.join(name))?;
+        }
+    }
+    Ok(missing)
+}
+
+/// Second names of a file, or of all files of a folder; how many of those are gone.
+fn link(from: &Path, to: &Path) -> Result<usize, BackupError> {
+    let found = match fs::symlink_metadata(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(1),
+        found => found.map_err(of_file(from))?,
+    };
+    if !found.is_dir() {
+        let linked = if found.is_file() || found.is_symlink() { fs::hard_link(from, to) } else { return Ok(0) };
+        return match linked {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
+            linked => linked.map(|()| 0).map_err(of_file(from)),
+        };
+    }
+    fs::create_dir_all(to).map_err(of_file(to))?;
+    let mut missing = 0;
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !OF_PROCESSES.iter().any(|known| name == *known) {
+            missing += link(&entry.path(), &to.join(name))?;
+        }
+    }
+    Ok(missing)
+}
+
+/// Writes all files of a folder to the archive, in the order of their names.
+fn append_all(
+    archive: &mut Builder<impl Write>,
+    root: &Path,
+    within: &Path,
+    backed: &mut BackedUp,
+) -> Result<(), BackupError> {
+    let folder = root.join(within);
+    let entries = fs::read_dir(&folder).map_err(of_file(&folder))?;
+    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    names.sort_unstable();
+    for name in names {
+        let (path, within) = (folder.join(&name), within.join(&name));
+        let found = fs::symlink_metadata(&path).map_err(of_file(&path))?;
+        let mut header = Header::new_gnu();
+        header.set_metadata(&found);
+        if found.is_dir() {
+            let written = archive.append_data(&mut header, &within, io::empty());
+            written.map_err(of_file(&path))?;
+            append_all(archive, root, &within, backed)?;
+        } else if found.is_symlink() {
+            let target = fs::read_link(&path).map_err(of_file(&path))?;
+            archive.append_link(&mut header, &within, target).map_err(of_file(&path))?;
+        } else {
+            append_file(archive, &path, &within, &mut header)?;
+            backed.bytes += header.size().unwrap_or(0);
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file as far as it goes now: it may grow while it is read.
+fn append_file(
+    archive: &mut Builder<impl Write>,
+    path: &Path,
+    within: &Path,
+    header: &mut Header,
+) -> Result<(), BackupError> {
+    let file = File::open(path).map_err(of_file(path))?;
+    let length = file.metadata().map_err(of_file(path))?.len();
+    header.set_size(length);
+    let mut counted = Counted { file: file.take(length), count: 0 };
+    archive.append_data(header, within, &mut counted).map_err(of_file(path))?;
+    match counted.count == length {
+        true => Ok(()),
+        false => Err(BackupError::Changed(path.to_path_buf())),
+    }
+}
+
+/// Counts what is read of a file.
+struct Counted {
+    file: io::Take<File>,
+    count: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.count += count as u64;
+        Ok(count)
+    }
+}
+
+/// Puts a backup into a new or empty folder.
+pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError> {
+    match check_ours(root) {
+        Err(FolderError::Empty) => {}
+        Ok(()) => return Err(BackupError::Folder(root.to_path_buf(), FolderError::Foreign(Vec::new()))),
+        Err(error) => return Err(BackupError::Folder(root.to_path_buf(), error)),
+    }
+    fs::create_dir_all(root).map_err(of_file(root))?;
+    fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o700)).map_err(of_file(root))?;
+    let mut restored = BackedUp::default();
+    let mut archive = Archive::new(archive);
+    archive.set_preserve_permissions(true);
+    let broken = |error: io::Error| BackupError::NotABackup(error.to_string());
+    for entry in archive.entries().map_err(broken)? {
+        let mut entry = entry.map_err(broken)?;
+        let name = entry.path().map_err(broken)?.into_owned();
+        let first = name.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        let is_ours = first.is_some_and(|first| [DATABASE, "files", "parts", "jobs"].contains(&first.as_str()));
+        let is_kind =
+            matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Directory | EntryType::Symlink);
+        if !is_ours || !is_kind {
+            return Err(BackupError::NotABackup(format!("it holds `{}`", name.display())));
+        }
+        restored.bytes += entry.size();
+        if name == Path::new(DATABASE) {
+            let draft = root.join(DRAFT);
+            entry.unpack(&draft).map_err(of_file(&draft))?;
+            continue;
+        }
+        // Never outside of the folder, also not through a link that came before.
+        if !entry.unpack_in(root).map_err(of_file(&root.join(&name)))? {
+            return Err(BackupError::NotABackup(format!("it holds `{}`", name.display())));
+        }
+        let parts: Vec<_> = name.components().collect();
+        if parts.len() == 2 && !name.starts_with("parts") {
+            let count = if name.starts_with("jobs") { &mut restored.jobs } else { &mut restored.files };
+            *count += 1;
+        }
+    }
+    if !Store::is_at(&root.join(DRAFT)) {
+        return Err(BackupError::NotABackup(format!("it has no `{DATABASE}`")));
+    }
+    let finish = || -> io::Result<()> {
+        let folder = File::open(root)?;
+        rustix::fs::syncfs(&folder)?;
+        // Last of all, once everything else is sure: without these a folder is not taken for a server's.
+        fs::rename(root.join(DRAFT), root.join(DATABASE))?;
+        mark(root)?;
+        folder.sync_all()
+    };
+    finish().map_err(of_file(root))?;
+    Ok(restored)
+}

@@ -1,0 +1,299 @@
+//! Connections: how many there may be, of one address and together, and which one goes when a new one comes and there are too many.
+//!
+//! A connection without a request, or whose client does not take its answer, goes first. So silent connections and unread downloads lock nobody out, wherever they
+//! come from. A client that takes nothing of its answer for [`WRITE_TIMEOUT`] is gone in any case.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use hyper::body::Frame;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Sleep;
+
+/// Connections at the same time, and those of one address: a proxy is one address, too.
+pub(crate) const MOST: usize = 1024;
+pub(crate) const OF_ONE: usize = 768;
+/// How long a client may take nothing of an answer.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// From when on an answer that nobody takes may go for others.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// All connections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connections(Arc<Mutex<HashMap<u64, Connection>>>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection(Arc<Known>);
+
+#[derive(Debug)]
+struct Known {
+    number: u64,
+    address: IpAddr,
+    opened: Instant,
+    /// Requests that are worked on or being answered.
+    busy: AtomicUsize,
+    /// Milliseconds after `opened`: when bytes last moved, and since when a write waits (0: none does).
+    moved: AtomicU64,
+    stalled: AtomicU64,
+    close: Notify,
+}
+
+/// What a connection is, as far as its place is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Nobody asks for anything, for so many milliseconds.
+    Idle(u64),
+    /// Its client has not taken anything of its answer for so many milliseconds.
+    Stalled(u64),
+    Busy,
+}
+
+impl Connection {
+    fn state(&self) -> State {
+        let known = &self.0;
+        let now = known.now();
+        let stalled = known.stalled.load(Ordering::Relaxed);
+        if stalled > 0 && now - stalled.min(now) >= STALLED.as_millis() as u64 {
+            return State::Stalled(now - stalled);
+        }
+        match known.busy.load(Ordering::Relaxed) {
+            0 => State::Idle(now - known.moved.load(Ordering::Relaxed).min(now)),
+            _ => State::Busy,
+        }
+    }
+
+    /// Marks it as at work.
+    pub fn busy(&self) -> Busy {
+        self.0.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+
+    /// Waits until it has to go.
+    pub async fn closed(&self) {
+        self.0.close.notified().await;
+    }
+}
+
+impl Known {
+    fn now(&self) -> u64 {
+        // 0 means never.
+        self.opened.elapsed().as_millis() as u64 + 1
+    }
+}
+
+/// A connection is at work for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Busy(Connection);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.0.moved.store(self.0.0.now(), Ordering::Relaxed);
+        self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Busy {
+    /// Until a body was sent.
+    pub fn until_sent(self, body: Body) -> Body {
+        Body::new(Sending { body, _busy: self })
+    }
+}
+
+struct Sending {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Sending {
+    type Data = <Body as hyper::body::Body>::Data;
+    type Error = <Body as hyper::body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Connections {
+    /// A place for a new connection. Where there are too many, another one goes for it; nothing if all are at work.
+    pub fn admit(&self, number: u64, address: IpAddr) -> Option<Connection> {
+        let mut all = self.lock();
+        let of_address = |address: IpAddr, all: &HashMap<u64, Connection>| {
+            all.values().filter(|known| known.0.address == address).count()
+        };
+        if of_address(address, &all) >= OF_ONE {
+            remove(&mut all, |known| known.0.address == address)?;
+        } else if all.len() >= MOST {
+            remove(&mut all, |_| true)?;
+        }
+        let known = Known {
+            number,
+            address,
+            opened: Instant::now(),
+            busy: AtomicUsize::new(0),
+            moved: AtomicU64::new(1),
+            stalled: AtomicU64::new(0),
+            close: Notify::new(),
+        };
+        let connection = Connection(Arc::new(known));
+        all.insert(number, connection.clone());
+        Some(connection)
+    }
+
+    /// Forgets one that has ended.
+    pub fn leave(&self, connection: &Connection) {
+        self.lock().remove(&connection.0.number);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes the connection that is missed least: the one that was idle longest, else the one whose answer nobody has taken for longest.
+fn remove(all: &mut HashMap<u64, Connection>, among: impl Fn(&Connection) -> bool) -> Option<()> {
+    let states = all.values().filter(|known| among(known)).map(|known| (known.state(), known.0.number));
+    let (mut idle, mut stalled) = (None, None);
+    for (state, number) in states {
+        match state {
+            State::Idle(age) => idle = idle.max(Some((age, number))),
+            State::Stalled(age) => stalled = stalled.max(Some((age, number))),
+            State::Busy => {}
+        }
+    }
+    let (_, number) = idle.or(stalled)?;
+    // Whoever waits for it hears it, or will at once: the permit is kept.
+    all.remove(&number)?.0.close.notify_one();
+    Some(())
+}
+
+/// A stream that tells its connection when bytes move, and gives up where they do not.
+pub(crate) struct Moving<S> {
+    stream: S,
+    connection: Connection,
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Moving<S> {
+    pub fn new(stream: S, connection: Connection) -> Moving<S> {
+        Moving { stream, connection, patience: None }
+    }
+
+    fn moved(&self) {
+        self.connection.0.moved.store(self.connection.0.now(), Ordering::Relaxed);
+    }
+
+    /// What a write came to: bytes went, or the time for that is over.
+    fn wrote<T>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let known = Arc::clone(&self.connection.0);
+        if wrote.is_ready() {
+            self.patience = None;
+            known.stalled.store(0, Ordering::Relaxed);
+            self.moved();
+            return wrote;
+        }
+        if known.stalled.load(Ordering::Relaxed) == 0 {
+            known.stalled.store(known.now(), Ordering::Relaxed);
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
+        match patience.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Moving<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.moved();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Moving<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.wrote(context, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([127, 0, 0, last])
+    }
+
+    #[test]
+    fn an_idle_connection_goes_for_a_new_one_and_a_busy_one_stays() {
+        let all = Connections::default();
+        let busy: Vec<Busy> =
+            (0..OF_ONE as u64 - 1).map(|number| all.admit(number, address(1)).unwrap().busy()).collect();
+        let idle = all.admit(5000, address(1)).unwrap();
+        // One address is full: its idle one goes for its next one, and then nothing is left to go.
+        let next = all.admit(5001, address(1)).unwrap().busy();
+        assert_eq!((all.count(), idle.0.close.notify_one()), (OF_ONE, ()));
+        assert!(all.admit(5002, address(1)).is_none(), "all of them are at work");
+        // Others come in up to the number of all.
+        let others: Vec<Busy> =
+            (0..(MOST - OF_ONE) as u64).map(|number| all.admit(6000 + number, address(2)).unwrap().busy()).collect();
+        assert!(all.admit(7000, address(3)).is_none());
+        drop(next);
+        assert!(all.admit(7001, address(3)).is_some(), "one that has become idle goes");
+        drop((busy, others));
+        assert_eq!(all.count(), MOST);
+    }
+}

@@ -1,0 +1,76 @@
+//! What the queue looks after besides jobs: how much of the disk they take, and what has had its time.
+
+use std::time::{Duration, Instant};
+
+use super::{MEASURE, Queue};
+use crate::error::ApiError;
+use crate::job::JobRecord;
+
+/// How often files and jobs whose time is over are looked for.
+const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// Jobs that are measured or deleted in one go: the queue has other work.
+const AT_ONCE: usize = 50;
+/// Seconds for which a request that is sent again is known.
+const REQUEST_TIME: i64 = 24 * 3600;
+
+impl Queue {
+    /// Measures folders that grow, and some of those that nobody has measured yet.
+    pub(super) fn measure(&mut self, running: &[JobRecord]) {
+        let is_due = self.measured.is_none_or(|last| last.elapsed() >= MEASURE);
+        if !is_due {
+            return;
+        }
+        self.measured = Some(Instant::now());
+        running.iter().for_each(|job| self.measure_one(job.id()));
+        match self.server.store.not_measured(AT_ONCE) {
+            Ok(ids) => ids.iter().for_each(|id| self.measure_one(id)),
+            Err(error) => self.trouble("", "the queue", error.to_string()),
+        }
+    }
+
+    /// Measures the folder of a job. What cannot be noted now is when it is measured next.
+    pub(super) fn measure_one(&self, id: &str) {
+        drop(self.server.store.note_disk(id, Some(self.server.disk.job_bytes(id))));
+    }
+
+    /// Removes what has had its time.
+    pub(super) fn keep_house(&mut self) -> Result<(), ApiError> {
+        if self.kept_house.is_some_and(|last| last.elapsed() < HOUSEKEEPING) {
+            return Ok(());
+        }
+        self.kept_house = Some(Instant::now());
+        self.server.disk.keep_reserve();
+        let now = self.server.now();
+        for file in self.server.store.expired_files(now)? {
+            crate::files::remove(&self.server, &file)?;
+        }
+        for upload in self.server.store.expired_uploads(now)? {
+            crate::files::end(&self.server, upload, "expired")?;
+        }
+        self.server.store.forget_requests(now - REQUEST_TIME)?;
+        if let Some(keep) = self.server.settings.keep {
+            self.retire(now - i64::try_from(keep.as_secs()).unwrap_or(i64::MAX))?;
+        }
+        self.server.store.shrink()?;
+        Ok(())
+    }
+
+    /// Deletes jobs that ended before a moment. What a model was made of goes, the model itself stays: that is deleted by name.
+    fn retire(&mut self, before: i64) -> Result<(), ApiError> {
+        for job in self.server.store.ended_before(before, AT_ONCE)? {
+            let has_model = job.result_model.is_some() && !job.is_result_deleted;
+            match has_model {
+                true => crate::retention::trim(&self.server, &job)?,
+                false => crate::retention::delete(&self.server, &job)?,
+            }
+            self.server.say(&format!(
+                "{}: its time is over: {}",
+                job.id(),
+                if has_model { "all but its model was deleted" } else { "it was deleted" }
+            ));
+            // Its folder is due soon for others, too.
+            self.kept_house = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Deleting jobs: on request, and when their time is over.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use crate::Server;
+use crate::answer::{Answer, UrlPath, json_answer};
+use crate::error::ApiError;
+use crate::job::JobRecord;
+
+/// `DELETE /api/jobs/{id}`: the job, its events, log, trace, checkpoints and model.
+pub(crate) async fn delete_job(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let kept = Arc::clone(&server);
+    let id = server
+        .blocking(move || {
+            match kept.store.job(&id) {
+                Ok(Some(job)) if job.status.is_final() => delete(&kept, &job)?,
+                Ok(Some(job)) => {
+                    let problem = format!("this job is {}: cancel it first", job.status.name());
+                    return Err(ApiError::wrong_state(problem));
+                }
+                Ok(None) => return Err(ApiError::missing("fine-tuning job", &id)),
+                // A record that cannot be read is what somebody wants to get rid of.
+                Err(crate::store::StoreError::Unreadable(_)) => forget(&kept, &id)?,
+                Err(error) => return Err(error.into()),
+            }
+            kept.changed();
+            Ok(id)
+        })
+        .await?;
+    json_answer(&serde_json::json!({"id": id, "object": "fine_tuning.job", "deleted": true}))
+}
+
+/// Deletes a job that is over, with everything that came of it.
+pub(crate) fn delete(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
+    if let Some(file) = job.result_file.as_deref().map(|id| server.store.file(id)).transpose()?.flatten() {
+        crate::files::remove(server, &file)?;
+    }
+    forget(server, job.id())
+}
+
+/// Forgets a job, and then removes its folder.
+pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
+    server.change_even_if_full(|store| store.delete_job(id))?;
+    server.disk.discard_job(id);
+    Ok(())
+}
+
+/// Deletes what a model was made of: events, log, trace, checkpoints. The model and its job stay.
+pub(crate) fn trim(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
+    if job.is_trimmed {
+        return Ok(());
+    }
+    server.store.delete_events(job.id())?;
+    server.disk.trim_job(job.id());
+    server.store.note_disk(job.id(), None)?;
+    server.store.change_job(job.id(), server.now(), |job| {
+        job.is_trimmed = true;
+        Some(Vec::new())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Jobs, and requests that made one.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
+
+use super::events::insert_events;
+use super::{Added, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, Store, StoreError, Unreadable, signed};
+use crate::job::{JobRecord, Status};
+
+/// What a record is read from.
+const RECORD: &str = "id, created_at, record";
+
+impl Store {
+    /// Notes a job and what happened to it first, unless the same request has made one before.
+    pub fn add_job(
+        &self,
+        job: &JobRecord,
+        events: &[NewEvent],
+        request: Option<&RequestKey>,
+    ) -> Result<Added, StoreError> {
+        let mut connection = self.write();
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if let Some(known) = request.map(|request| earlier(&change, request)).transpose()?.flatten() {
+            return Ok(known);
+        }
+        change.execute(
+            "INSERT INTO jobs (id, status, priority, result, record, created_at, finished_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            params![
+                job.id(),
+                job.status.name(),
+                job.priority,
+                job.result_model,
+                serde_json::to_string(job)?,
+                job.created_at,
+                job.finished_at
+            ],
+        )?;
+        let seq = change.last_insert_rowid();
+        for (name, value) in job.metadata.iter().flatten() {
+            change.execute("INSERT INTO metadata (job, name, value) VALUES (?, ?, ?)", params![seq, name, value])?;
+        }
+        if let Some(RequestKey { owner, key, digest }) = request {
+            change.execute(
+                "INSERT OR REPLACE INTO requests (owner, key, digest, job, created_at) VALUES (?, ?, ?, ?, ?)",
+                params![owner, key, digest, job.id(), job.created_at],
+            )?;
+        }
+        insert_events(&change, job.id(), job.created_at, events)?;
+        change.commit()?;
+        Ok(Added::New)
+    }
+
+    /// Forgets keys of requests that are older than this.
+    pub fn forget_requests(&self, before: i64) -> Result<(), StoreError> {
+        self.write().prepare_cached("DELETE FROM requests WHERE created_at < ?")?.execute([before])?;
+        Ok(())
+    }
+
+    /// A job.
+    pub fn job(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+        read_job(&self.read(), &format!("SELECT {RECORD} FROM jobs WHERE id = ?"), id)
+    }
+
+    /// Whether a job is known, also if its record cannot be read.
+    pub fn has_job(&self, id: &str) -> Result<bool, StoreError> {
+        Ok(self.read().prepare_cached("SELECT 1 FROM jobs WHERE id = ?")?.exists([id])?)
+    }
+
+    /// The job that made a model.
+    pub fn job_of_result(&self, model: &str) -> Result<Option<JobRecord>, StoreError> {
+        read_job(&self.read(), &format!("SELECT {RECORD} FROM jobs WHERE result = ?"), model)
+    }
+
+    /// The jobs whose names end with these eight letters.
+    pub fn jobs_ending(&self, end: &str) -> Result<Vec<JobRecord>, StoreError> {
+        let sql = format!("SELECT {RECORD} FROM jobs WHERE substr(id, -8) = ?");
+        Ok(readable(entries(&self.read(), &sql, [end])?))
+    }
+
+    /// Jobs.
+    pub fn jobs(&self, page: &Page, filter: &MetadataFilter) -> Result<Listed<Entry>, StoreError> {
+        let filter = match filter {
+            MetadataFilter::All => None,
+            MetadataFilter::None => Some(("seq NOT IN (SELECT job FROM metadata)".to_string(), Vec::new())),
+            MetadataFilter::With(wanted) => {
+                let each = "seq IN (SELECT job FROM metadata WHERE name = ? AND value = ?)";
+                let sql = vec![each; wanted.len()].join(" AND ");
+                Some((sql, wanted.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect()))
+            }
+        };
+        let filter = filter.as_ref().map(|(sql, values)| (sql.as_str(), values.clone()));
+        self.list("jobs", RECORD, page, filter, entry_of)
+    }
+
+    /// Jobs of some status, those that come first in front, and no more than `limit`.
+    pub fn jobs_with(&self, status: Status, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        let sql = format!("SELECT {RECORD} FROM jobs WHERE status = ? ORDER BY priority DESC, seq LIMIT ?");
+        entries(&self.read(), &sql, params![status.name(), signed(limit as u64)])
+    }
+
+    /// How many jobs there are of each status.
+    pub fn job_counts(&self) -> Result<BTreeMap<String, u64>, StoreError> {
+        let connection = self.read();
+        let mut statement = connection.prepare_cached("SELECT status, COUNT(*) FROM jobs GROUP BY status")?;
+        let count = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs()));
+        Ok(statement.query_map([], count)?.collect::<Result<_, _>>()?)
+    }
+
+    /// Jobs whose model can be used, the newest first.
+    pub fn results(&self, page: &Page) -> Result<Listed<Entry>, StoreError> {
+        self.list("jobs", RECORD, page, Some(("result IS NOT NULL", Vec::new())), entry_of)
+    }
+
+    /// Jobs that ended before a moment, the oldest first.
+    pub fn ended_before(&self, moment: i64, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let sql = format!("SELECT {RECORD} FROM jobs WHERE finished_at < ? ORDER BY finished_at LIMIT ?");
+        Ok(readable(entries(&self.read(), &sql, params![moment, signed(limit as u64)])?))
+    }
+
+    /// Changes a job and notes what happened, all of it or nothing; the job as it is then. `change` sees it as it is now, and gives the events, or nothing where
+    /// there is nothing to change.
+    pub fn change_job(
+        &self,
+        id: &str,
+        now: i64,
+        change: impl FnOnce(&mut JobRecord) -> Option<Vec<NewEvent>>,
+    ) -> Result<Option<JobRecord>, StoreError> {
+        let mut connection = self.write();
+        let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let found = read_job(&write, &format!("SELECT {RECORD} FROM jobs WHERE id = ?"), id)?;
+        let Some(mut job) = found else { return Ok(None) };
+        if let Some(events) = change(&mut job) {
+            let result = job.result_model.as_ref().filter(|_| !job.is_result_deleted);
+            write.execute(
+                "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ?, finished_at = ? WHERE id = ?",
+                params![job.status.name(), job.priority, result, serde_json::to_string(&job)?, job.finished_at, id],
+            )?;
+            insert_events(&write, id, now, &events)?;
+            write.commit()?;
+        }
+        Ok(Some(job))
+    }
+
+    /// Forgets a job and all that is known of it; whether it was known.
+    pub fn delete_job(&self, id: &str) -> Result<bool, StoreError> {
+        let mut connection = self.write();
+        let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for table in ["events", "metadata"] {
+            write.execute(&format!("DELETE FROM {table} WHERE job = (SELECT seq FROM jobs WHERE id = ?)"), [id])?;
+        }
+        write.execute("DELETE FROM requests WHERE job = ?", [id])?;
+        let count = write.execute("DELETE FROM jobs WHERE id = ?", [id])?;
+        write.commit()?;
+        Ok(count > 0)
+    }
+
+    // The disk.
+
+    /// Notes how many bytes a job's folder takes of the disk; `None` to have it measured anew.
+    pub fn note_disk(&self, id: &str, bytes: Option<u64>) -> Result<(), StoreError> {
+        let sql = "UPDATE jobs SET disk_bytes = ?1 WHERE id = ?2 AND disk_bytes IS NOT ?1";
+        self.write().prepare_cached(sql)?.execute(params![bytes.map(signed), id])?;
+        Ok(())
+    }
+
+    /// Names of jobs whose folders were not measured yet.
+    pub fn not_measured(&self, limit: usize) -> Result<Vec<String>, StoreError> {
+        let connection = self.read();
+        let mut statement = connection.prepare_cached("SELECT id FROM jobs WHERE disk_bytes IS NULL LIMIT ?")?;
+        Ok(statement.query_map([signed(limit as u64)], |row| row.get(0))?.collect::<Result<_, _>>()?)
+    }
+}
+
+/// What an earlier request with the same key has made.
+fn earlier(connection: &Connection, request: &RequestKey) -> Result<Option<Added>, StoreError> {
+    let sql = "SELECT job, digest FROM requests WHERE owner = ? AND key = ?";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+    let known = connection.prepare_cached(sql)?.query_row([&request.owner, &request.key], read).optional()?;
+    let Some((job, digest)) = known else { return Ok(None) };
+    // Version 1 kept no digests.
+    if !digest.is_empty() && digest != request.digest {
+        return Ok(Some(Added::OtherBody));
+    }
+    let job = read_job(connection, &format!("SELECT {RECORD} FROM jobs WHERE id = ?"), &job)?;
+    Ok(job.map(|job| Added::Known(Box::new(job))))
+}
+
+fn entry_of(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let (id, created_at): (String, i64) = (row.get(0)?, row.get(1)?);
+    // Anything may be in a database that a person or a half-written disk has touched.
+    let record = row.get_ref(2)?;
+    let text = record.as_str().map_err(|error| error.to_string());
+    let read = text.and_then(|text| serde_json::from_str::<JobRecord>(text).map_err(|error| error.to_string()));
+    let read = read.and_then(|job| if job.id() == id { Ok(job) } else { Err("it is of another job".to_string()) });
+    Ok(read.map(Box::new).map_err(|problem| Unreadable { id, created_at, problem }))
+}
+
+fn read_job(connection: &Connection, sql: &str, by: &str) -> Result<Option<JobRecord>, StoreError> {
+    match connection.prepare_cached(sql)?.query_row([by], entry_of).optional()? {
+        None => Ok(None),
+        Some(Ok(job)) => Ok(Some(*job)),
+        Some(Err(unreadable)) => Err(StoreError::Unreadable(unreadable)),
+    }
+}
+
+fn entries(connection: &Connection, sql: &str, by: impl Params) -> Result<Vec<Entry>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(statement.query_map(by, entry_of)?.collect::<Result<_, _>>()?)
+}
+
+fn readable(entries: Vec<Entry>) -> Vec<JobRecord> {
+    entries.into_iter().filter_map(|entry| entry.ok().map(|job| *job)).collect()
+}

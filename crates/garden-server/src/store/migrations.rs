@@ -1,0 +1,87 @@
+//! The tables, as steps from one version to the next. A database of any earlier version is brought up when it is opened; one of a later version is left alone.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::StoreError;
+
+/// Step N brings version N to version N + 1. A step that was released never changes again.
+const STEPS: [&str; 2] = [FIRST, SECOND];
+
+/// The version of the tables.
+pub(super) const VERSION: i64 = STEPS.len() as i64;
+
+/// 0.1.0.
+pub(super) const FIRST: &str = "
+CREATE TABLE files (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    filename TEXT NOT NULL, purpose TEXT NOT NULL, extension TEXT NOT NULL, expires_at INTEGER
+);
+CREATE TABLE uploads (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    filename TEXT NOT NULL, purpose TEXT NOT NULL, expires_at INTEGER NOT NULL, status TEXT NOT NULL, file TEXT,
+    file_expires_after INTEGER
+);
+CREATE TABLE parts (id TEXT PRIMARY KEY, upload TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL);
+CREATE INDEX parts_of_upload ON parts (upload);
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, priority INTEGER NOT NULL,
+    result TEXT, record TEXT NOT NULL
+);
+CREATE INDEX jobs_by_status ON jobs (status, priority DESC, seq);
+CREATE UNIQUE INDEX jobs_by_result ON jobs (result) WHERE result IS NOT NULL;
+CREATE TABLE metadata (job INTEGER NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (job, name)) WITHOUT ROWID;
+CREATE INDEX metadata_by_value ON metadata (name, value, job);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, name TEXT NOT NULL, created_at INTEGER NOT NULL,
+    level TEXT NOT NULL, message TEXT NOT NULL, data TEXT, UNIQUE (job, name)
+);
+CREATE INDEX events_of_job ON events (job, seq);
+";
+
+/// What quota, retention and repeated requests ask for gets columns and tables of its own; before, each of them read every record. The keys of earlier requests
+/// belonged to nobody and had no digest of their body.
+const SECOND: &str = "
+ALTER TABLE jobs ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN finished_at INTEGER;
+ALTER TABLE jobs ADD COLUMN disk_bytes INTEGER;
+UPDATE jobs SET created_at = COALESCE(record ->> 'created_at', 0), finished_at = record ->> 'finished_at' WHERE json_valid(record);
+CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_name_end ON jobs (substr(id, -8));
+CREATE INDEX jobs_not_measured ON jobs (seq) WHERE disk_bytes IS NULL;
+CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE requests (
+    owner TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, job TEXT NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (owner, key)
+) WITHOUT ROWID;
+CREATE INDEX requests_by_time ON requests (created_at);
+CREATE INDEX requests_of_job ON requests (job);
+INSERT OR IGNORE INTO requests (owner, key, digest, job, created_at)
+    SELECT '', record ->> 'idempotency_key', '', id, created_at FROM jobs WHERE json_valid(record) AND record ->> 'idempotency_key' IS NOT NULL;
+";
+
+/// `PRAGMA auto_vacuum`: pages go back to the disk when they are asked to.
+const INCREMENTAL: i64 = 2;
+
+/// Brings a database to this version's tables, all steps or none.
+pub(super) fn bring_up(connection: &mut Connection) -> Result<(), StoreError> {
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let steps = usize::try_from(found).ok().and_then(|found| STEPS.get(found..)).ok_or(StoreError::Newer(found))?;
+    if found == 0 {
+        // Only a database without tables takes it at once.
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
+    if !steps.is_empty() {
+        let change = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+        for step in steps {
+            change.execute_batch(step)?;
+        }
+        change.pragma_update(None, "user_version", VERSION)?;
+        change.commit()?;
+    }
+    let vacuum: i64 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
+    if vacuum != INCREMENTAL {
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+        // It needs the database's size once more on the disk; without that it stays as large as it was.
+        drop(connection.execute_batch("VACUUM"));
+    }
+    Ok(())
+}
