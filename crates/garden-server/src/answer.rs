@@ -79,6 +79,10 @@ impl Query {
     pub fn only(&self, names: &[&str]) -> Result<(), ApiError> {
         for (index, (name, _)) in self.0.iter().enumerate() {
             let is_known = names.contains(&name.as_str()) || (names.contains(&"metadata[]") && key_of(name).is_some());
+            // Azure's clients send it with every request.
+            if name == "api-version" {
+                continue;
+            }
             if !is_known {
                 return Err(ApiError::field(name, "is not a parameter here").with_code("unknown_parameter"));
             }
@@ -114,7 +118,8 @@ impl Query {
     pub fn metadata(&self) -> Result<MetadataFilter, ApiError> {
         let wanted: BTreeMap<String, String> =
             self.0.iter().filter_map(|(name, value)| Some((key_of(name)?.to_string(), value.clone()))).collect();
-        match self.get("metadata") {
+        // Clients that have none may say so.
+        match self.get("metadata").filter(|text| !text.is_empty()) {
             None if wanted.is_empty() => Ok(MetadataFilter::All),
             // No job has more, and the database refuses conditions of any length.
             None if wanted.len() > MOST_PAIRS => {

@@ -1,17 +1,16 @@
 //! `/v1/files` and `/v1/uploads`: rows come in, results go out. Nothing of them is ever held in memory as a whole.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, header};
-use axum::response::IntoResponse as _;
+use axum::http::HeaderMap;
 use md5::{Digest as _, Md5};
 use serde_json::{Value, json};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, list};
@@ -20,6 +19,7 @@ use crate::disk::extension_of;
 use crate::error::ApiError;
 use crate::form::{Form, FormField};
 use crate::id::new_id;
+use crate::send::send_file;
 use crate::store::{FileRecord, PartAdded, PartRecord, UploadRecord};
 
 /// What files may be for. Only `fine-tune` is of use here; the others are kept for clients that bring them.
@@ -128,40 +128,15 @@ pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError>
 }
 
 /// `GET /v1/files/{id}/content`.
-pub(crate) async fn content(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+pub(crate) async fn content(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    headers: HeaderMap,
+) -> Answer {
     let file = find(&server, id).await?;
     // Whether rows are what their name says is not known before they are read.
     let kind = if file.extension == "csv" { "text/csv" } else { "application/octet-stream" };
-    send_file(&server.disk.file(&file), kind).await
-}
-
-/// A file of ours as an answer, piece by piece.
-pub(crate) async fn send_file(path: &Path, kind: &'static str) -> Answer {
-    let gone = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => ApiError::missing("file", "of this name"),
-        _ => ApiError::internal("a file cannot be read", &error),
-    };
-    let file = File::open(path).await.map_err(gone)?;
-    let length = file.metadata().await.map_err(gone)?.len();
-    // No more than was promised: a log may grow while it is read.
-    let stream = futures_util::stream::unfold(file.take(length), |mut file| async {
-        let mut piece = vec![0; PIECE];
-        match file.read(&mut piece).await {
-            Ok(0) => None,
-            Ok(count) => {
-                piece.truncate(count);
-                Some((Ok(piece), file))
-            }
-            Err(error) => Some((Err(error), file)),
-        }
-    });
-    let mut answer = Body::from_stream(stream).into_response();
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    // It is what a client has sent, and no page of ours.
-    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    Ok(answer)
+    send_file(&server.disk.file(&file), kind, &headers).await
 }
 
 /// A file that is here and whose time is not over.

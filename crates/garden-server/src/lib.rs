@@ -29,6 +29,7 @@ mod places;
 mod queue;
 mod retention;
 mod routes;
+mod send;
 pub mod store;
 mod tools;
 mod turns;
@@ -334,6 +335,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     if !settings.host.is_loopback() && settings.keys.is_empty() {
         return Err(Error::NoKey(settings.host));
     }
+    raise_descriptors();
     catalogue::check_models(&settings.models, &settings.aliases).map_err(Error::Models)?;
     let folder = settings.data_dir.clone();
     let broken = |error| Error::Folder(folder.clone(), error);
@@ -386,6 +388,15 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     drop(queue.join());
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
+}
+
+/// As many file descriptors as the system lets us have: each connection takes one, and often a file.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limits = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    // With fewer of them connections wait for each other.
+    let _ = setrlimit(Resource::Nofile, wanted);
 }
 
 /// Why stock cannot be taken.

@@ -1,18 +1,19 @@
 //! `/v1/models`, and the files of a result.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer};
 use crate::catalogue::{Found, Tuned, bases, find, result_json};
 use crate::error::ApiError;
-use crate::files::send_file;
 use crate::job::JobRecord;
+use crate::send::{Member, send_archive, send_file};
 
 /// `GET /v1/models`.
 pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
@@ -95,7 +96,7 @@ fn remove_weights(folder: &Path) {
 }
 
 /// Files of a result, by name and path: what a folder of it shows, without what is only ours and without folders.
-fn result_files(folder: &Path) -> Result<Vec<(String, PathBuf, u64)>, ApiError> {
+fn result_files(folder: &Path) -> Result<Vec<Member>, ApiError> {
     let failed = |error: std::io::Error| ApiError::internal("the result cannot be read", &error);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -103,10 +104,10 @@ fn result_files(folder: &Path) -> Result<Vec<(String, PathBuf, u64)>, ApiError> 
         let name = entry.file_name().to_string_lossy().into_owned();
         let found = entry.metadata().map_err(failed)?;
         if found.is_file() && !name.starts_with('.') {
-            files.push((name, entry.path(), found.len()));
+            files.push(Member { name, path: entry.path(), bytes: found.len() });
         }
     }
-    files.sort_unstable();
+    files.sort_unstable_by(|one: &Member, other| one.name.cmp(&other.name));
     Ok(files)
 }
 
@@ -114,21 +115,31 @@ fn result_files(folder: &Path) -> Result<Vec<(String, PathBuf, u64)>, ApiError> 
 pub(crate) async fn files(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
     let found = server.blocking(move || files_of(&kept, &id)).await?;
-    let data: Vec<Value> = found.iter().map(|(name, _, bytes)| json!({"name": name, "bytes": bytes})).collect();
+    let data: Vec<Value> = found.iter().map(|file| json!({"name": file.name, "bytes": file.bytes})).collect();
     json_answer(&json!({"object": "list", "data": data}))
 }
 
 /// `GET /api/models/{id}/files/{name}`.
-pub(crate) async fn file(State(server): State<Arc<Server>>, UrlPath((id, name)): UrlPath<(String, String)>) -> Answer {
+pub(crate) async fn file(
+    State(server): State<Arc<Server>>,
+    UrlPath((id, name)): UrlPath<(String, String)>,
+    headers: HeaderMap,
+) -> Answer {
     let kept = Arc::clone(&server);
     let found = server.blocking(move || files_of(&kept, &id)).await?;
     // Only a name that is in the list is ever opened.
-    let file = found.into_iter().find(|(known, _, _)| *known == name);
-    let (_, path, _) = file.ok_or_else(|| ApiError::missing("file", &name))?;
-    send_file(&path, "application/octet-stream").await
+    let file = found.into_iter().find(|known| known.name == name);
+    let path = file.ok_or_else(|| ApiError::missing("file", &name))?.path;
+    send_file(&path, "application/octet-stream", &headers).await
 }
 
-fn files_of(server: &Server, id: &str) -> Result<Vec<(String, PathBuf, u64)>, ApiError> {
+/// `GET /api/models/{id}/archive`: all files of a result as one.
+pub(crate) async fn archive(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let kept = Arc::clone(&server);
+    send_archive(server.blocking(move || files_of(&kept, &id)).await?)
+}
+
+fn files_of(server: &Server, id: &str) -> Result<Vec<Member>, ApiError> {
     match find(server, id)? {
         Found::Result(Tuned { folder, .. }) => result_files(&folder),
         Found::Base(_) => Err(ApiError::forbidden("files of base models are not given out")),

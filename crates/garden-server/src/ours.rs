@@ -21,12 +21,12 @@ use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
 use crate::body::{Fields, LARGEST_REQUEST, Pace, read, read_fields};
 use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
-use crate::files::send_file;
 use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
 use crate::jobs::{Abandoned, add, metadata_of, refuse_unless_commands, request_key, submission};
 use crate::places::{TRAINING, link_rows, placed_order};
+use crate::send::send_file;
 use crate::tools::{Input, Said};
 
 /// Free bytes under which nothing can be kept any more.
@@ -60,19 +60,23 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Answer {
 }
 
 /// `GET /api/jobs/{id}/trace`.
-pub(crate) async fn trace(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+pub(crate) async fn trace(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    headers: HeaderMap,
+) -> Answer {
     let job = server.job(id).await?;
-    send_file(&trace_of(&server, &job)?, "application/x-ndjson").await
+    send_file(&trace_of(&server, &job)?, "application/x-ndjson", &headers).await
 }
 
 /// `GET /api/jobs/{id}/log`.
-pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, headers: HeaderMap) -> Answer {
     let job = server.job(id).await?;
     let path = server.disk.job(job.id()).work_log();
     if !path.exists() {
         return Err(ApiError::wrong_state("this job has no log yet"));
     }
-    send_file(&path, "text/plain; charset=utf-8").await
+    send_file(&path, "text/plain; charset=utf-8", &headers).await
 }
 
 /// `GET /api/jobs/{id}/plan`.

@@ -32,6 +32,7 @@ pub(crate) fn table() -> Vec<Route> {
         ("/v1/models", &["get"], get(models::all)),
         ("/v1/models/{model}", &["delete", "get"], get(models::one).delete(models::delete)),
         ("/api/models/{model}/files", &["get"], get(models::files)),
+        ("/api/models/{model}/archive", &["get"], get(models::archive)),
         ("/api/models/{model}/files/{name}", &["get"], get(models::file)),
         ("/api/jobs", &["post"], post(ours::command)),
         ("/api/jobs/{job_id}", &["delete"], delete(retention::delete_job)),
