@@ -25,6 +25,7 @@ mod queue;
 mod routes;
 pub mod store;
 mod tools;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +41,6 @@ use garden_train::DeviceChoice;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -50,6 +50,7 @@ use error::ApiError;
 use gate::{Keys, Peer, Rates};
 use job::JobRecord;
 use store::{Store, StoreError};
+use wire::Gpu;
 
 /// The environment variable with keys. Jobs do not get it.
 pub const KEYS_VARIABLE: &str = "MODEL_GARDEN_API_KEYS";
@@ -194,7 +195,7 @@ pub(crate) struct Server {
     turns: Arc<Semaphore>,
     joining: Arc<Semaphore>,
     live: follow::Live,
-    gpu: OnceLock<Option<Value>>,
+    gpu: OnceLock<Option<Gpu>>,
     began: Instant,
     is_ending: AtomicBool,
 }
@@ -242,7 +243,7 @@ impl Server {
     }
 
     /// The GPU that jobs use, once it was looked for.
-    fn gpu(&self) -> Option<&Value> {
+    fn gpu(&self) -> Option<&Gpu> {
         self.gpu.get()?.as_ref()
     }
 
@@ -252,7 +253,7 @@ impl Server {
     }
 
     fn gpu_memory(&self) -> Option<u64> {
-        self.gpu()?.get("total_bytes")?.as_u64()
+        Some(self.gpu()?.total_bytes)
     }
 
     /// Does something that waits for the disk beside the threads that answer.
@@ -280,12 +281,6 @@ impl Server {
         let asked = id.clone();
         let found = self.with_store(move |store| store.job(&asked)).await?;
         found.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
-    }
-
-    /// A job in OpenAI's shape.
-    async fn job_json(self: &Arc<Server>, job: JobRecord) -> Result<Value, ApiError> {
-        let server = Arc::clone(self);
-        self.blocking(move || Ok(jobs::job_json(&server, &job))).await
     }
 }
 
@@ -445,8 +440,8 @@ fn find_gpu(server: &Arc<Server>) {
     }
     tokio::spawn(async move {
         let said = server.tool(&["devices", "--json"], tools::Input::None).await;
-        let found: Option<Value> = said.ok().and_then(|said| serde_json::from_str(&said.output).ok());
-        drop(server.gpu.set(found.filter(|found| found["gpu"] == "usable")));
+        // One that cannot be used has another shape.
+        drop(server.gpu.set(said.ok().and_then(|said| serde_json::from_str(&said.output).ok())));
     });
 }
 

@@ -22,8 +22,8 @@ use crate::Server;
 use crate::answer::{Answer, Query, UrlPath};
 use crate::error::ApiError;
 use crate::job::{JobFolder, Status};
-use crate::jobs::event_json;
 use crate::store::Page;
+use crate::wire::{self, LiveKind};
 
 /// Bytes of a file that a viewer gets at once.
 const PIECE: u64 = 64 << 10;
@@ -102,7 +102,6 @@ pub(crate) async fn live(
     query: Query,
     headers: HeaderMap,
 ) -> Answer {
-    query.only(&["from"])?;
     server.job(id.clone()).await?;
     let from = query.get("from").map(|text| From::parse("from", text)).transpose()?;
     // A browser that connects again sends where it was, with the address that it began with.
@@ -168,7 +167,7 @@ impl Viewer {
         let Ok(news) = self.server.blocking(move || look(&server, &id, place, asks)).await else {
             self.is_over = true;
             let words = "{\"message\": \"the job cannot be read\"}";
-            self.found.push_back(Event::default().event("error").data(words));
+            self.found.push_back(Event::default().event(LiveKind::Error.name()).data(words));
             return;
         };
         self.place = news.place;
@@ -178,7 +177,7 @@ impl Viewer {
             self.asked = news.is_all.then(Instant::now);
         }
         if news.is_over {
-            self.found.push_back(Event::default().event("end").data("{}"));
+            self.found.push_back(Event::default().event(LiveKind::End.name()).data("{}"));
         }
         self.is_over = news.is_over || (is_ending && self.found.is_empty());
     }
@@ -217,17 +216,18 @@ fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News,
         is_all &= !found.has_more;
         for record in &found.rows {
             place.event = record.seq;
-            let text = event_json(record).to_string();
-            events.push(at(place).event("event").data(text));
+            let text = serde_json::to_string(&wire::Event::from(record));
+            let text = text.map_err(|error| ApiError::internal("an event cannot be written", &error))?;
+            events.push(at(place).event(LiveKind::Event.name()).data(text));
         }
     }
     for (line, length) in lines(&folder.trace(), &mut place.trace, false, &mut is_all) {
         place.trace += length;
-        events.push(at(place).event("sample").data(line));
+        events.push(at(place).event(LiveKind::Sample.name()).data(line));
     }
     for (line, length) in lines(&folder.work_log(), &mut place.log, is_final, &mut is_all) {
         place.log += length;
-        events.push(at(place).event("log").data(Value::from(line.trim_end()).to_string()));
+        events.push(at(place).event(LiveKind::Log.name()).data(Value::from(line.trim_end()).to_string()));
     }
     Ok(News { events, place, is_all, is_over: is_final && is_all })
 }

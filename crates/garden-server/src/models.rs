@@ -5,55 +5,45 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::State;
-use serde_json::{Value, json};
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer};
-use crate::catalogue::{Found, Tuned, bases, find, result_json};
+use crate::catalogue::{Found, Tuned, bases, find};
 use crate::error::ApiError;
 use crate::files::send_file;
 use crate::job::JobRecord;
+use crate::wire::{All, DeletedModel, Model, ModelFile};
 
 /// `GET /v1/models`.
-pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
-    query.only(&[])?;
+pub(crate) async fn all(State(server): State<Arc<Server>>, _: Query) -> Answer {
     let kept = Arc::clone(&server);
-    let data: Vec<Value> = server
+    let models = server
         .blocking(move || {
-            let mut data: Vec<Value> = bases(&kept.settings.models).iter().map(|base| base.json()).collect();
+            let bases = bases(&kept.settings.models);
+            let mut models: Vec<Model> = bases.iter().map(|base| Model::base(base, base.name.clone())).collect();
             for alias in kept.settings.aliases.keys() {
                 if let Ok(Found::Base(base)) = find(&kept, alias) {
-                    let mut value = base.json();
-                    value["id"] = json!(alias);
-                    value["model_garden"] = json!({"base_model": base.name});
-                    data.push(value);
+                    models.push(Model::alias(&base, alias.clone()));
                 }
             }
-            data.extend(kept.store.results()?.iter().map(result_json));
-            Ok(data)
+            let results = kept.store.results()?;
+            models.extend(results.iter().filter_map(|job| Some(Model::result(job, job.result_model.clone()?))));
+            Ok(models)
         })
         .await?;
-    json_answer(&json!({"object": "list", "data": data}))
+    json_answer(&All::from(models))
 }
 
 /// `GET /v1/models/{id}`, and `GET /v1/models/{id}/files…` behind it: names of models may hold anything but a `/`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
-    let value = server
+    let model = server
         .blocking(move || match find(&kept, &id)? {
-            Found::Result(Tuned { job, .. }) => {
-                let mut value = result_json(&job);
-                value["id"] = json!(id);
-                Ok(value)
-            }
-            Found::Base(base) => {
-                let mut value = base.json();
-                value["id"] = json!(id);
-                Ok(value)
-            }
+            Found::Result(Tuned { job, .. }) => Ok(Model::result(&job, id)),
+            Found::Base(base) => Ok(Model::base(&base, id)),
         })
         .await?;
-    json_answer(&value)
+    json_answer(&model)
 }
 
 /// `DELETE /v1/models/{id}`: the weights of a result and its checkpoints; the job, its log and its trace stay.
@@ -69,7 +59,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
             Err(ApiError::forbidden(format!("`{id}` is {problem}")))
         })
         .await?;
-    json_answer(&json!({"id": deleted, "object": "model", "deleted": true}))
+    json_answer(&DeletedModel::of(deleted))
 }
 
 fn forget(server: &Server, job: &JobRecord, id: String) -> Result<String, ApiError> {
@@ -113,8 +103,8 @@ fn result_files(folder: &Path) -> Result<Vec<(String, PathBuf, u64)>, ApiError> 
 pub(crate) async fn files(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
     let found = server.blocking(move || files_of(&kept, &id)).await?;
-    let data: Vec<Value> = found.iter().map(|(name, _, bytes)| json!({"name": name, "bytes": bytes})).collect();
-    json_answer(&json!({"object": "list", "data": data}))
+    let files: Vec<ModelFile> = found.into_iter().map(|(name, _, bytes)| ModelFile { name, bytes }).collect();
+    json_answer(&All::from(files))
 }
 
 /// `GET /api/models/{id}/files/{name}`.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, header};
+use axum::response::IntoResponse as _;
 use garden_memory::Bytes;
 use garden_probe::{Identity, MachineProbe, Process};
-use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use futures_util::StreamExt as _;
@@ -22,15 +22,18 @@ use crate::error::ApiError;
 use crate::files::send_file;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
-use crate::jobs::{Abandoned, add, idempotency_key, metadata_of, refuse_unless_commands, rows_of, submission};
+use crate::jobs::{
+    Abandoned, PRIORITIES, add, answer_with, idempotency_key, metadata_of, refuse_unless_commands, rows_of, submission,
+};
 use crate::tools::{Input, Said};
+use crate::wire::{FileSpace, Health, NewCheck, NewCommand, NewJob, PlanAnswer, ServerMemory, System};
 
 /// The largest trace that is judged for somebody.
 const LARGEST_TRACE: u64 = 256 << 20;
 
 /// `GET /health`.
 pub(crate) async fn health() -> Answer {
-    json_answer(&json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}))
+    json_answer(&Health::new())
 }
 
 /// `GET /api/jobs/{id}/trace`.
@@ -100,7 +103,6 @@ fn judged(said: Said, kind: &'static str) -> Answer {
 
 /// `POST /api/diagnose`: a trace in, a verdict out.
 pub(crate) async fn diagnose(State(server): State<Arc<Server>>, query: Query, body: Body) -> Answer {
-    query.only(&["memory_limit", "unit", "select", "column"])?;
     let mut words = vec!["diagnose".to_string(), "-".into(), "--format".into(), "json".into()];
     for (name, flag) in
         [("memory_limit", "--memory-limit"), ("unit", "--unit"), ("select", "--select"), ("column", "--column")]
@@ -138,7 +140,7 @@ impl Drop for Gone {
 
 /// `POST /api/check`: are these rows fit for training this model?
 pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewCheck>(body).await?;
     let (model, file) = (fields.needed_text("model")?, fields.needed_text("training_file")?);
     fields.end()?;
     let kept = Arc::clone(&server);
@@ -167,7 +169,7 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
 
 /// `POST /api/plan`: what would this job need, and does it fit? The body is that of a job; nothing is queued.
 pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewJob>(body).await?;
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
@@ -183,11 +185,7 @@ pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> A
     let findings = at.read_findings();
     drop(folder);
     match findings {
-        Some(findings) => json_answer(&json!({
-            "fits": findings.plan.as_ref().map(|plan| plan.fits), "error": findings.error, "problems": findings.problems,
-            "notes": findings.notes, "rows": findings.rows, "steps": findings.steps,
-            "headline": findings.plan.as_ref().map(|plan| &plan.headline), "plan": findings.plan.as_ref().map(|plan| &plan.told),
-        })),
+        Some(findings) => json_answer(&PlanAnswer::from(findings)),
         None => Err(ApiError::internal("the plan was not made", &said.error.trim())),
     }
 }
@@ -195,7 +193,7 @@ pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> A
 /// `POST /api/jobs`: any command as a job.
 pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMap, body: Body) -> Answer {
     let key = idempotency_key(&headers)?;
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewCommand>(body).await?;
     refuse_unless_commands(&server)?;
     let command = fields.texts("command")?.filter(|words| !words.is_empty());
     let command = command.ok_or_else(|| fields.wrong("command", "is missing"))?;
@@ -207,7 +205,7 @@ pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMa
         }
     };
     let checkpoint_dir = fields.text("checkpoint_dir")?.map(PathBuf::from);
-    let priority = fields.whole("priority", -100, 100)?.unwrap_or(0);
+    let priority = fields.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
     let metadata = metadata_of(&mut fields)?;
     fields.end()?;
     let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
@@ -228,29 +226,32 @@ pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMa
             add(&kept, job, Abandoned(Some(folder.0)))
         })
         .await?;
-    json_answer(&server.job_json(job).await?)
+    answer_with(&server, job).await
 }
 
 /// `GET /api/system`.
 pub(crate) async fn system(State(server): State<Arc<Server>>) -> Answer {
     let kept = Arc::clone(&server);
-    let value = server
+    let system = server
         .blocking(move || {
             let around = MachineProbe::of(std::process::id()).look();
-            let counts = kept.store.job_counts()?;
-            Ok(json!({
-                "version": env!("CARGO_PKG_VERSION"), "uptime_seconds": kept.uptime().as_secs(),
-                "memory": {
-                    "limit_bytes": kept.memory().map(|bytes| bytes.0), "available_bytes": around.available,
-                    "server_bytes": own_memory(),
+            Ok(System {
+                version: env!("CARGO_PKG_VERSION"),
+                uptime_seconds: kept.uptime().as_secs(),
+                memory: ServerMemory {
+                    limit_bytes: kept.memory().map(|bytes| bytes.0),
+                    available_bytes: around.available,
+                    server_bytes: own_memory(),
                 },
-                "gpu": kept.gpu(), "slots": kept.settings.slots, "jobs": counts,
-                "files": {"bytes": kept.store.bytes()?, "quota_bytes": kept.settings.quota_bytes},
-                "allows_commands": kept.settings.allow_commands,
-            }))
+                gpu: kept.gpu().cloned(),
+                slots: kept.settings.slots,
+                jobs: kept.store.job_counts()?,
+                files: FileSpace { bytes: kept.store.bytes()?, quota_bytes: kept.settings.quota_bytes },
+                allows_commands: kept.settings.allow_commands,
+            })
         })
         .await?;
-    json_answer(&value)
+    json_answer(&system)
 }
 
 /// What the server itself holds.
@@ -299,7 +300,7 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Answer {
-    text_answer("application/json", crate::openapi::TEXT.to_string())
+    Ok(([(header::CONTENT_TYPE, "application/json")], crate::openapi::text()).into_response())
 }
 
 /// Anything else.
