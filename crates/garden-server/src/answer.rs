@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{FromRequestParts, Path, Query as UrlQuery};
-use axum::http::header;
+use axum::extract::{FromRequestParts, MatchedPath, Path, Query as UrlQuery};
 use axum::http::request::Parts;
+use axum::http::{Method, header};
 use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::store::{Listed, MetadataFilter, Page};
+use crate::openapi::{self, Operation, key_of};
+use crate::store::{MetadataFilter, Page};
 
 /// What every route gives.
 pub(crate) type Answer = Result<Response, ApiError>;
@@ -18,22 +19,16 @@ pub(crate) type Answer = Result<Response, ApiError>;
 /// Pairs that a client may attach to a job.
 pub(crate) const MOST_PAIRS: usize = 16;
 /// Rows of a page, where nobody says.
-const PAGE: usize = 20;
+pub(crate) const PAGE: i64 = 20;
 
-pub(crate) fn json_answer(value: &Value) -> Answer {
-    Ok(([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response())
+pub(crate) fn json_answer(value: &impl Serialize) -> Answer {
+    let text =
+        serde_json::to_string(value).map_err(|error| ApiError::internal("the answer cannot be written", &error))?;
+    text_answer("application/json", text)
 }
 
 pub(crate) fn text_answer(kind: &'static str, text: String) -> Answer {
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
-}
-
-/// A page in OpenAI's shape.
-pub(crate) fn list<T>(listed: &Listed<T>, to_json: impl Fn(&T) -> Value) -> Value {
-    let data: Vec<Value> = listed.rows.iter().map(to_json).collect();
-    let id = |value: Option<&Value>| value.map_or(Value::Null, |value| value["id"].clone());
-    let (first, last) = (id(data.first()), id(data.last()));
-    json!({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": listed.has_more})
 }
 
 /// The names in a path. What is no UTF-8 is refused in the shape of every other error.
@@ -51,9 +46,12 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for UrlPath
     }
 }
 
-/// What stands behind the `?`, in order.
+/// What stands behind the `?`, in order: parameters that the path has, each once.
 #[derive(Debug)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query {
+    pairs: Vec<(String, String)>,
+    operation: &'static Operation,
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
     type Rejection = ApiError;
@@ -63,47 +61,55 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         let UrlQuery(pairs) =
             pairs.map_err(|error| ApiError::invalid(format!("the query cannot be read: {}", error.body_text())))?;
         // As in a body: no text of ours has one, and it could not be an argument of a program.
-        match pairs.iter().find(|(_, value)| value.contains('\0')) {
-            Some((name, _)) => Err(ApiError::field(name, format!("`{name}` has to be a text"))),
-            None => Ok(Query(pairs)),
+        if let Some((name, _)) = pairs.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(ApiError::field(name, format!("`{name}` has to be a text")));
+        }
+        let missing = || ApiError::internal("the parameters of this path are not known", &parts.uri.path());
+        let operation = operation_of(parts).ok_or_else(missing)?;
+        only_known(&pairs, operation)?;
+        Ok(Query { pairs, operation })
+    }
+}
+
+/// What the description says about the path and method of a request.
+fn operation_of(parts: &Parts) -> Option<&'static Operation> {
+    let path = parts.extensions.get::<MatchedPath>()?;
+    let method = match parts.method {
+        Method::POST => "post",
+        Method::DELETE => "delete",
+        // Those who ask for a head are answered like those who ask for everything.
+        _ => "get",
+    };
+    openapi::operation(path.as_str(), method)
+}
+
+/// Anything else is refused by name instead of being ignored, and so is the same twice.
+fn only_known(pairs: &[(String, String)], operation: &Operation) -> Result<(), ApiError> {
+    for (index, (name, _)) in pairs.iter().enumerate() {
+        if !operation.has_in_query(name) {
+            return Err(ApiError::field(name, "is not a parameter here").with_code("unknown_parameter"));
+        }
+        if pairs[..index].iter().any(|(other, _)| other == name) {
+            return Err(ApiError::field(name, format!("`{name}` is there twice")));
         }
     }
+    Ok(())
 }
 
 impl Query {
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Anything else is refused by name instead of being ignored, and so is the same twice.
-    pub fn only(&self, names: &[&str]) -> Result<(), ApiError> {
-        for (index, (name, _)) in self.0.iter().enumerate() {
-            let is_known = names.contains(&name.as_str()) || (names.contains(&"metadata[]") && key_of(name).is_some());
-            // Azure's clients send it with every request.
-            if name == "api-version" {
-                continue;
-            }
-            if !is_known {
-                return Err(ApiError::field(name, "is not a parameter here").with_code("unknown_parameter"));
-            }
-            if self.0[..index].iter().any(|(other, _)| other == name) {
-                return Err(ApiError::field(name, format!("`{name}` is there twice")));
-            }
-        }
-        Ok(())
-    }
-
-    /// A whole number.
-    pub fn whole(&self, name: &str, least: i64, most: i64) -> Result<Option<i64>, ApiError> {
-        let Some(text) = self.get(name) else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        let problem = format!("`{name}` has to be a whole number from {least} to {most}");
-        number.map(Some).ok_or_else(|| ApiError::field(name, problem))
-    }
-
-    /// The page that is asked for.
-    pub fn page(&self, most: usize) -> Result<Page, ApiError> {
-        let limit = self.whole("limit", 1, most as i64)?.map_or(PAGE.min(most), |limit| limit.unsigned_abs() as usize);
+    /// The page that is asked for, within the bounds that the description says.
+    pub fn page(&self) -> Result<Page, ApiError> {
+        let (least, most, usual) = self.operation.whole("limit").unwrap_or((1, PAGE, PAGE));
+        let problem = || ApiError::field("limit", format!("`limit` has to be a whole number from {least} to {most}"));
+        let limit = match self.get("limit") {
+            None => usual,
+            Some(text) => text.parse().ok().filter(|limit| (least..=most).contains(limit)).ok_or_else(problem)?,
+        };
+        let limit = limit.unsigned_abs() as usize;
         let is_ascending = match self.get("order") {
             None | Some("desc") => false,
             Some("asc") => true,
@@ -116,8 +122,11 @@ impl Query {
 
     /// The filter `metadata[k]=v`, or `metadata=null`.
     pub fn metadata(&self) -> Result<MetadataFilter, ApiError> {
-        let wanted: BTreeMap<String, String> =
-            self.0.iter().filter_map(|(name, value)| Some((key_of(name)?.to_string(), value.clone()))).collect();
+        let wanted: BTreeMap<String, String> = self
+            .pairs
+            .iter()
+            .filter_map(|(name, value)| Some((key_of("metadata", name)?.to_string(), value.clone())))
+            .collect();
         // Clients that have none may say so.
         match self.get("metadata").filter(|text| !text.is_empty()) {
             None if wanted.is_empty() => Ok(MetadataFilter::All),
@@ -130,9 +139,4 @@ impl Query {
             Some(_) => Err(ApiError::field("metadata", "send `metadata[key]=value`, or `metadata=null`, not both")),
         }
     }
-}
-
-/// The k of `metadata[k]`.
-fn key_of(name: &str) -> Option<&str> {
-    name.strip_prefix("metadata[")?.strip_suffix(']')
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::StreamExt as _;
+use schemars::JsonSchema;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::ApiError;
+use crate::openapi::Shape;
 
 /// How long nothing may come.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -58,38 +60,53 @@ pub(crate) async fn read(body: Body, limit: u64) -> Result<Vec<u8>, ApiError> {
     Ok(all)
 }
 
-/// A body that is a JSON object.
-pub(crate) async fn read_fields(body: Body) -> Result<Fields, ApiError> {
-    Fields::parse(&read(body, LARGEST_REQUEST).await?)
+/// A body that is a JSON object with the fields of a type.
+pub(crate) async fn read_fields<T: JsonSchema>(body: Body) -> Result<Fields, ApiError> {
+    Fields::parse::<T>(&read(body, LARGEST_REQUEST).await?)
 }
 
-/// The fields of an object, taken one by one: what nobody takes is refused by name instead of being ignored.
+/// The fields of an object, taken one by one: what its type does not have is refused by name instead of being ignored.
 #[derive(Debug)]
 pub(crate) struct Fields {
     path: String,
     map: Map<String, Value>,
+    shape: Shape,
 }
 
 impl Fields {
-    pub fn parse(text: &[u8]) -> Result<Fields, ApiError> {
+    fn new(path: String, map: Map<String, Value>, shape: Shape) -> Result<Fields, ApiError> {
+        let fields = Fields { path, map, shape };
+        match fields.map.keys().find(|name| !shape.has(name)) {
+            None => Ok(fields),
+            Some(unknown) => Err(fields.unknown(unknown)),
+        }
+    }
+
+    /// The fields of a type.
+    pub fn parse<T: JsonSchema>(text: &[u8]) -> Result<Fields, ApiError> {
+        let shape = Shape::of::<T>();
         match serde_json::from_slice(text) {
-            Ok(Value::Object(map)) => Ok(Fields { path: String::new(), map }),
+            Ok(Value::Object(map)) => Fields::new(String::new(), map, shape),
             Ok(_) => Err(ApiError::invalid("the body has to be a JSON object")),
             Err(error) => Err(ApiError::invalid(format!("the body is not JSON: {error}"))),
         }
     }
 
     /// A body that may be empty.
-    pub fn parse_optional(text: &[u8]) -> Result<Fields, ApiError> {
+    pub fn parse_optional<T: JsonSchema>(text: &[u8]) -> Result<Fields, ApiError> {
         if text.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Fields { path: String::new(), map: Map::new() });
+            return Ok(Fields::empty());
         }
-        Fields::parse(text)
+        Fields::parse::<T>(text)
     }
 
     /// The full name of a field.
     pub fn name(&self, field: &str) -> String {
         if self.path.is_empty() { field.to_string() } else { format!("{}.{field}", self.path) }
+    }
+
+    fn unknown(&self, field: &str) -> ApiError {
+        self.wrong(field, "is not a parameter here").with_code("unknown_parameter")
     }
 
     /// A field that is wrong.
@@ -100,6 +117,7 @@ impl Fields {
 
     /// Any value; `null` is none.
     pub fn value(&mut self, field: &str) -> Option<Value> {
+        debug_assert!(self.shape.has(field), "`{}` is not described", self.name(field));
         self.map.remove(field).filter(|value| !value.is_null())
     }
 
@@ -153,7 +171,7 @@ impl Fields {
     pub fn object(&mut self, field: &str) -> Result<Option<Fields>, ApiError> {
         match self.value(field) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Fields { path: self.name(field), map })),
+            Some(Value::Object(map)) => Fields::new(self.name(field), map, self.shape.inside(field)).map(Some),
             Some(_) => Err(self.wrong(field, "has to be an object")),
         }
     }
@@ -167,7 +185,7 @@ impl Fields {
     pub fn end(mut self) -> Result<(), ApiError> {
         match std::mem::take(&mut self.map).keys().next() {
             None => Ok(()),
-            Some(field) => Err(self.wrong(field, "is not a parameter here").with_code("unknown_parameter")),
+            Some(field) => Err(self.unknown(field)),
         }
     }
 }
@@ -175,7 +193,7 @@ impl Fields {
 impl Fields {
     /// No fields at all.
     pub fn empty() -> Fields {
-        Fields { path: String::new(), map: Map::new() }
+        Fields { path: String::new(), map: Map::new(), shape: Shape::Any }
     }
 
     /// Takes a field away if it has this value.

@@ -5,8 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use serde_json::{Value, json};
-
 use crate::Server;
 use crate::error::ApiError;
 use crate::job::{JobRecord, Work};
@@ -17,12 +15,6 @@ pub(crate) struct Base {
     pub name: String,
     pub folder: PathBuf,
     pub created: i64,
-}
-
-impl Base {
-    pub fn json(&self) -> Value {
-        json!({"id": self.name, "object": "model", "created": self.created, "owned_by": "local"})
-    }
 }
 
 /// A model that a job starts from.
@@ -159,14 +151,6 @@ pub(crate) fn result_name(job: &JobRecord) -> String {
     let suffix = job.suffix.as_deref().unwrap_or_default();
     let id = job.id();
     format!("ft:{}::{suffix}:{}", job.base, &id[id.len().saturating_sub(NAME_END)..])
-}
-
-/// A result in OpenAI's shape.
-pub(crate) fn result_json(job: &JobRecord) -> Value {
-    json!({
-        "id": job.result_model, "object": "model", "created": job.finished_at.unwrap_or(job.created_at),
-        "owned_by": "local", "model_garden": {"job": job.id(), "base_model": job.base},
-    })
 }
 
 /// Whether a job trains a model.

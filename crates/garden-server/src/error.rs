@@ -2,11 +2,12 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+
+use crate::wire::{ErrorBody, ErrorDetail, ErrorExtension, ErrorKind};
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     /// The status of the answer.
     pub status: StatusCode,
     /// What is wrong and what would help, in words.
@@ -16,7 +17,7 @@ pub struct ApiError {
     /// What a program can tell it by.
     pub code: Option<&'static str>,
     /// More of ours, under `model_garden`.
-    pub details: Option<Value>,
+    pub details: Option<ErrorExtension>,
 }
 
 impl ApiError {
@@ -112,7 +113,7 @@ impl ApiError {
     }
 
     /// With more of ours.
-    pub fn with_details(self, details: Value) -> ApiError {
+    pub fn with_details(self, details: ErrorExtension) -> ApiError {
         ApiError { details: Some(details), ..self }
     }
 
@@ -122,18 +123,22 @@ impl ApiError {
     }
 
     /// The body of the answer.
-    pub fn body(&self) -> Value {
+    fn body(&self) -> ErrorBody {
         let kind = match self.status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "authentication_error",
-            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-            status if status.is_server_error() => "server_error",
-            _ => "invalid_request_error",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::Authentication,
+            StatusCode::TOO_MANY_REQUESTS => ErrorKind::RateLimit,
+            status if status.is_server_error() => ErrorKind::Server,
+            _ => ErrorKind::Invalid,
         };
-        let mut error = json!({"message": self.message, "type": kind, "param": self.param, "code": self.code});
-        if let Some(details) = &self.details {
-            error["model_garden"] = details.clone();
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.message.clone(),
+                r#type: kind,
+                param: self.param.clone(),
+                code: self.code,
+                model_garden: self.details.clone(),
+            },
         }
-        json!({ "error": error })
     }
 }
 
@@ -148,8 +153,8 @@ fn shortened(id: &str) -> String {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut answer =
-            (self.status, [(header::CONTENT_TYPE, "application/json")], self.body().to_string()).into_response();
+        let text = serde_json::to_string(&self.body()).unwrap_or_default();
+        let mut answer = (self.status, [(header::CONTENT_TYPE, "application/json")], text).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -8,48 +8,43 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use md5::{Digest as _, Md5};
-use serde_json::{Value, json};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::Server;
-use crate::answer::{Answer, Query, UrlPath, json_answer, list};
+use crate::answer::{Answer, Query, UrlPath, json_answer};
 use crate::body::{Fields, SMALL, read, read_fields};
 use crate::disk::extension_of;
 use crate::error::ApiError;
-use crate::form::{Form, FormField};
+use crate::form::{self, Form, FormField};
 use crate::id::new_id;
 use crate::send::send_file;
 use crate::store::{FileRecord, PartAdded, PartRecord, UploadRecord};
+use crate::stream::{End, Shown, send_list};
+use crate::wire::{self, NewFile, NewPart, NewUpload, Nothing, UploadEnd};
 
 /// What files may be for. Only `fine-tune` is of use here; the others are kept for clients that bring them.
-const PURPOSES: [&str; 6] = ["fine-tune", "vision", "user_data", "batch", "assistants", "evals"];
+pub(crate) const PURPOSES: [&str; 6] = ["fine-tune", "vision", "user_data", "batch", "assistants", "evals"];
 /// What results are.
 pub(crate) const RESULTS: &str = "fine-tune-results";
+/// Rows of a list that are read at once.
+const ROWS: usize = 200;
 /// Letters of a file's name at most.
-const LONGEST_NAME: usize = 255;
+pub(crate) const LONGEST_NAME: usize = 255;
 /// The largest part of an upload, as OpenAI has it.
 const LARGEST_PART: u64 = 64 << 20;
 /// How long an upload may take, in seconds.
 const UPLOAD_TIME: i64 = 3600;
 /// Files may expire after an hour to 30 days.
-const EXPIRES: (i64, i64) = (3600, 2_592_000);
+pub(crate) const EXPIRES: (i64, i64) = (3600, 2_592_000);
 /// Parts of an upload at most.
 const MOST_PARTS: usize = 8192;
 /// Bytes that are read from or written to the disk at once.
 const PIECE: usize = 64 << 10;
 
-/// A file in OpenAI's shape.
-pub(crate) fn file_json(file: &FileRecord) -> Value {
-    json!({
-        "id": file.id, "object": "file", "bytes": file.bytes, "created_at": file.created_at, "filename": file.filename,
-        "purpose": file.purpose, "status": "processed", "status_details": null, "expires_at": file.expires_at,
-    })
-}
-
 /// `POST /v1/files`.
 pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) -> Answer {
-    let mut form = Form::of(request, &server).await?;
+    let mut form = Form::of::<NewFile>(request, &server).await?;
     let (mut purpose, mut seconds, mut anchor) = (None, None, None);
     let mut received: Option<(Incoming, String)> = None;
     while let Some((mut field, name)) = form.next().await? {
@@ -63,7 +58,7 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) 
                 let incoming = receive(&server, field, server.settings.max_file_bytes).await?;
                 received = Some((incoming, filename));
             }
-            other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
+            other => return Err(form::unknown(other)),
         }
     }
     let Some((incoming, filename)) = received else {
@@ -94,21 +89,22 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) 
             }
         })
         .await?;
-    json_answer(&file_json(&file))
+    json_answer(&wire::File::from(&file))
 }
 
 /// `GET /v1/files`.
 pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
-    let page = query.page(10_000)?;
+    let page = query.page()?;
     let purpose = query.get("purpose").map(str::to_string);
-    query.only(&["after", "limit", "order", "purpose"])?;
-    let found = server.with_store(move |store| store.files(&page, purpose.as_deref())).await?;
-    json_answer(&list(&found, file_json))
+    send_list(&server, page, ROWS, End::Page, move |server, page| {
+        Shown::all(server.store.files(page, purpose.as_deref())?, |file| wire::File::from(&file))
+    })
+    .await
 }
 
 /// `GET /v1/files/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
-    json_answer(&file_json(&find(&server, id).await?))
+    json_answer(&wire::File::from(&find(&server, id).await?))
 }
 
 /// `DELETE /v1/files/{id}`. Jobs that use it have their own name for it.
@@ -117,7 +113,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
     let kept = Arc::clone(&server);
     let id = file.id.clone();
     server.blocking(move || remove(&kept, &file)).await?;
-    json_answer(&json!({"id": id, "object": "file", "deleted": true}))
+    json_answer(&wire::DeletedFile::of(id))
 }
 
 /// Forgets a file, and then removes it.
@@ -149,7 +145,7 @@ pub(crate) async fn find(server: &Arc<Server>, id: String) -> Result<FileRecord,
 
 /// `POST /v1/uploads`.
 pub(crate) async fn begin_upload(State(server): State<Arc<Server>>, body: Body) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewUpload>(body).await?;
     let most = i64::try_from(server.settings.max_file_bytes).unwrap_or(i64::MAX);
     let filename = file_name(&fields.needed_text("filename")?)?;
     let purpose = fields.needed_text("purpose")?;
@@ -180,7 +176,7 @@ pub(crate) async fn begin_upload(State(server): State<Arc<Server>>, body: Body) 
     };
     let record = upload.clone();
     server.with_store(move |store| store.add_upload(&record)).await?;
-    json_answer(&upload_json(&upload, None))
+    json_answer(&wire::Upload::of(&upload, None))
 }
 
 /// `POST /v1/uploads/{id}/parts`.
@@ -190,12 +186,12 @@ pub(crate) async fn add_part(
     request: Request,
 ) -> Answer {
     let upload = pending(&server, id).await?;
-    let mut form = Form::of(request, &server).await?;
+    let mut form = Form::of::<NewPart>(request, &server).await?;
     let mut received = None;
     while let Some((field, name)) = form.next().await? {
         match name.as_str() {
             "data" if received.is_none() => received = Some(receive(&server, field, LARGEST_PART).await?),
-            other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
+            other => return Err(form::unknown(other)),
         }
     }
     let incoming =
@@ -219,9 +215,7 @@ pub(crate) async fn add_part(
             Err(problem)
         })
         .await?;
-    json_answer(&json!({
-        "id": part.id, "object": "upload.part", "created_at": part.created_at, "upload_id": part.upload,
-    }))
+    json_answer(&wire::Part::from(&part))
 }
 
 /// `POST /v1/uploads/{id}/complete`.
@@ -230,7 +224,7 @@ pub(crate) async fn complete_upload(
     UrlPath(id): UrlPath<String>,
     body: Body,
 ) -> Answer {
-    let mut fields = Fields::parse(&read(body, SMALL).await?)?;
+    let mut fields = Fields::parse::<UploadEnd>(&read(body, SMALL).await?)?;
     let order = fields.texts("part_ids")?.ok_or_else(|| fields.wrong("part_ids", "is missing"))?;
     let digest = fields.text("md5")?;
     fields.end()?;
@@ -245,7 +239,7 @@ pub(crate) async fn complete_upload(
         completed
     };
     let (upload, file) = server.blocking(work).await?;
-    json_answer(&upload_json(&upload, Some(&file)))
+    json_answer(&wire::Upload::of(&upload, Some(&file)))
 }
 
 /// Puts the parts together, in the order that the client says.
@@ -317,11 +311,11 @@ pub(crate) async fn cancel_upload(
     UrlPath(id): UrlPath<String>,
     body: Body,
 ) -> Answer {
-    Fields::parse_optional(&read(body, SMALL).await?)?.end()?;
+    Fields::parse_optional::<Nothing>(&read(body, SMALL).await?)?.end()?;
     let upload = pending(&server, id).await?;
     let kept = Arc::clone(&server);
     let upload = server.blocking(move || end(&kept, upload, "cancelled")).await?;
-    json_answer(&upload_json(&upload, None))
+    json_answer(&wire::Upload::of(&upload, None))
 }
 
 /// Ends an upload without a file.
@@ -343,14 +337,6 @@ async fn pending(server: &Arc<Server>, id: String) -> Result<UploadRecord, ApiEr
         "pending" => Err(ApiError::wrong_state("this upload has expired")),
         status => Err(ApiError::wrong_state(format!("this upload is {status}"))),
     }
-}
-
-fn upload_json(upload: &UploadRecord, file: Option<&FileRecord>) -> Value {
-    json!({
-        "id": upload.id, "object": "upload", "bytes": upload.bytes, "created_at": upload.created_at,
-        "filename": upload.filename, "purpose": upload.purpose, "status": upload.status,
-        "expires_at": upload.expires_at, "file": file.map(file_json),
-    })
 }
 
 /// A file that has come and that nobody sees yet; it is gone with this.

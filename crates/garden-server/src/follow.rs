@@ -9,14 +9,13 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use garden_run::GUARD;
 use garden_train::{LOG, LogLine};
-use serde_json::{Value, json};
 
 use crate::Server;
-use crate::catalogue::checkpoint_name;
 use crate::error::ApiError;
 use crate::files::RESULTS;
 use crate::job::{JobRecord, Status};
 use crate::store::{FileRecord, NewEvent};
+use crate::wire::{Checkpoint, CheckpointMetrics, EvaluationMetrics, Metrics, StepMetrics};
 
 /// Bytes of a log that are read at once.
 const MOST_READ: u64 = 1 << 20;
@@ -89,11 +88,16 @@ impl Followed {
                     format!("step:{}", line.step),
                     format!("Step {}{of}: training loss={:.4}", line.step, line.loss),
                 );
-                event.data = Some(json!({
-                    "step": line.step, "total_steps": total, "train_loss": finite(line.loss),
-                    "train_mean_token_accuracy": line.mean_token_accuracy,
-                    "learning_rate": finite(line.learning_rate), "epoch": line.epoch, "tokens": line.tokens,
-                }));
+                let metrics = StepMetrics {
+                    epoch: line.epoch,
+                    learning_rate: finite(line.learning_rate),
+                    step: line.step,
+                    tokens: line.tokens,
+                    total_steps: total,
+                    train_loss: finite(line.loss),
+                    train_mean_token_accuracy: line.mean_token_accuracy,
+                };
+                event.data = Metrics::Step(metrics).value();
                 event
             }
             LogLine::Evaluation(line) => {
@@ -102,12 +106,17 @@ impl Followed {
                     format!("eval:{}", report.step),
                     format!("Step {}{of}: validation loss={:.4}", report.step, report.loss),
                 );
-                event.data = Some(json!({
-                    "step": report.step, "total_steps": total, "valid_loss": finite(report.loss),
-                    "valid_mean_token_accuracy": report.mean_token_accuracy, "full_valid_loss": finite(report.loss),
-                    "full_valid_mean_token_accuracy": report.mean_token_accuracy,
-                    "exact_match": report.exact_match, "field_accuracy": report.field_accuracy,
-                }));
+                let metrics = EvaluationMetrics {
+                    exact_match: report.exact_match,
+                    field_accuracy: report.field_accuracy,
+                    full_valid_loss: finite(report.loss),
+                    full_valid_mean_token_accuracy: report.mean_token_accuracy,
+                    step: report.step,
+                    total_steps: total,
+                    valid_loss: finite(report.loss),
+                    valid_mean_token_accuracy: report.mean_token_accuracy,
+                };
+                event.data = Metrics::Evaluation(metrics).value();
                 event
             }
         }
@@ -172,32 +181,17 @@ pub(crate) fn newest_step(folder: &Path) -> Option<u64> {
     checkpoint_steps(folder).last().map(|(step, _)| *step)
 }
 
-/// The checkpoints that a job has on the disk, the newest first, in OpenAI's shape.
-pub(crate) fn checkpoints(server: &Server, job: &JobRecord) -> Result<Vec<Value>, ApiError> {
+/// The checkpoints that a job has on the disk, the newest first.
+pub(crate) fn checkpoints(server: &Server, job: &JobRecord) -> Result<Vec<Checkpoint>, ApiError> {
+    let metrics = |name: String| -> Result<Option<Metrics>, ApiError> {
+        let found = server.store.event_data(job.id(), &name)?;
+        Ok(found.and_then(|(_, data)| data).and_then(|data| Metrics::read(&data)))
+    };
     let mut listed = Vec::new();
     for (step, created) in checkpoint_steps(&server.disk.job(job.id()).output()).into_iter().rev() {
-        let mut metrics = json!({"step": step});
-        for name in [format!("step:{step}"), format!("eval:{step}")] {
-            let Some((_, Some(Value::Object(data)))) = server.store.event_data(job.id(), &name)? else { continue };
-            let names = [
-                "train_loss",
-                "train_mean_token_accuracy",
-                "valid_loss",
-                "valid_mean_token_accuracy",
-                "full_valid_loss",
-                "full_valid_mean_token_accuracy",
-            ];
-            for name in names {
-                if let Some(value) = data.get(name).filter(|value| !value.is_null()) {
-                    metrics[name] = value.clone();
-                }
-            }
-        }
-        listed.push(json!({
-            "id": format!("ftckpt_{}_{step}", job.id().trim_start_matches("ftjob-")), "object": "fine_tuning.job.checkpoint",
-            "created_at": created, "fine_tuning_job_id": job.id(), "step_number": step, "metrics": metrics,
-            "fine_tuned_model_checkpoint": checkpoint_name(job, step),
-        }));
+        let trained = metrics(format!("step:{step}"))?.and_then(Metrics::step);
+        let evaluated = metrics(format!("eval:{step}"))?.and_then(Metrics::evaluation);
+        listed.push(Checkpoint::of(job, created, CheckpointMetrics::of(step, trained, evaluated)));
     }
     Ok(listed)
 }

@@ -9,10 +9,12 @@ use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::multipart::Field;
 use axum::extract::{FromRequest as _, Multipart, Request};
 use futures_util::{Stream, StreamExt as _};
+use schemars::JsonSchema;
 
 use crate::Server;
 use crate::body::Pace;
 use crate::error::ApiError;
+use crate::openapi::Shape;
 
 /// Bytes of a form that are read and not yet taken.
 const AHEAD: u64 = 256 << 10;
@@ -21,8 +23,9 @@ const PATIENCE: u64 = 16;
 /// Letters of a field that is no file.
 const LONGEST: usize = 255;
 
-/// A form.
+/// A form with the fields of a type.
 pub(crate) struct Form {
+    shape: Shape,
     parts: Multipart,
     pace: Pace,
     meter: Arc<Meter>,
@@ -36,25 +39,27 @@ pub(crate) struct FormField<'a> {
 }
 
 impl Form {
-    pub async fn of(request: Request, server: &Arc<Server>) -> Result<Form, ApiError> {
+    pub async fn of<T: JsonSchema>(request: Request, server: &Arc<Server>) -> Result<Form, ApiError> {
         let meter = Arc::new(Meter::default());
         let inner = Arc::clone(&meter);
         let request = request.map(|body| Body::from_stream(Metered { body: body.into_data_stream(), meter: inner }));
         let parts = Multipart::from_request(request, server)
             .await
             .map_err(|error| ApiError::invalid(format!("a file is sent as multipart/form-data: {error}")))?;
-        Ok(Form { parts, pace: Pace::new(), meter })
+        Ok(Form { shape: Shape::of::<T>(), parts, pace: Pace::new(), meter })
     }
 
-    /// The next field and its name.
+    /// The next field and its name, which is one that the type has.
     pub async fn next(&mut self) -> Result<Option<(FormField<'_>, String)>, ApiError> {
-        let Form { parts, pace, meter } = self;
+        let Form { shape, parts, pace, meter } = self;
         let field = pace.wait(parts.next_field()).await?.map_err(unreadable)?;
         meter.went_on(0);
-        Ok(field.map(|field| {
-            let name = field.name().unwrap_or_default().to_string();
-            (FormField { field, pace, meter: Arc::clone(meter) }, name)
-        }))
+        let Some(field) = field else { return Ok(None) };
+        let name = field.name().unwrap_or_default().to_string();
+        match shape.has(&name) {
+            true => Ok(Some((FormField { field, pace, meter: Arc::clone(meter) }, name))),
+            false => Err(unknown(&name)),
+        }
     }
 }
 
@@ -83,6 +88,11 @@ impl FormField<'_> {
         }
         String::from_utf8(text).map_err(|_| ApiError::invalid("a field is no text"))
     }
+}
+
+/// A field that a form does not have.
+pub(crate) fn unknown(name: &str) -> ApiError {
+    ApiError::field(name, format!("`{name}` is not a parameter here"))
 }
 
 fn unreadable(error: axum::extract::multipart::MultipartError) -> ApiError {

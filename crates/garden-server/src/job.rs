@@ -19,12 +19,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use garden_train::Recipe;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Where a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Its files are looked at.
@@ -75,7 +76,7 @@ impl Status {
 }
 
 /// What somebody wants of a job that is worked on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
     /// That it goes on.
@@ -90,7 +91,7 @@ pub enum Wish {
 }
 
 /// What a queued job waits for, besides its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
     /// Free memory, which other programs use.
@@ -142,7 +143,7 @@ pub struct JobOrder {
 }
 
 /// What is wrong with a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobError {
     /// What a program can tell it by.
     pub code: String,
@@ -153,15 +154,16 @@ pub struct JobError {
 }
 
 /// A row that cannot be used.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RowProblem {
     /// `training_file` or `validation_file`.
+    #[schemars(extend("enum" = ["training_file", "validation_file"]))]
     pub param: String,
     /// The row, from 1.
     pub row: usize,
     /// The line and file.
     pub place: String,
-    /// The field.
+    /// The field; empty: the whole row.
     pub field: String,
     /// What is wrong.
     pub problem: String,

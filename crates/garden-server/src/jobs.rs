@@ -1,4 +1,4 @@
-//! `/v1/fine_tuning/jobs`: from a request to a job, and a job in OpenAI's shape.
+//! `/v1/fine_tuning/jobs`: from a request to a job, and what clients want of it then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
-use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, list};
+use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer};
 use crate::body::{Fields, LARGEST_REQUEST, SMALL, read};
 use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
@@ -25,16 +25,26 @@ use crate::gate::Client;
 use crate::id::{new_id, new_seed};
 use crate::job::{Hyperparameters, JobError, JobOrder, JobRecord, Status, Wish, Work};
 use crate::places::{TRAINING, VALIDATION, link_rows, without_places};
-use crate::store::{Added, Entry, EventRecord, NewEvent, Page, RequestKey, Unreadable};
+use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, Unreadable};
+use crate::stream::{End, Shown, send_list};
+use crate::wire::{self, ErrorExtension, Nothing};
 
+/// Jobs and events of a list that are read at once.
+const ROWS: usize = 10;
+const EVENT_ROWS: usize = 100;
 /// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Letters of what a client may attach.
-const LONGEST: (usize, usize) = (64, 512);
+pub(crate) const LONGEST: (usize, usize) = (64, 512);
 /// Letters of a key that makes the same request, sent twice, one job.
-const LONGEST_KEY: usize = 255;
+pub(crate) const LONGEST_KEY: usize = 255;
 /// Priorities.
-const PRIORITIES: (i64, i64) = (-100, 100);
+pub(crate) const PRIORITIES: (i64, i64) = (-100, 100);
+/// Seeds, epochs, rows of a step, and the most that the learning rate may be multiplied with.
+pub(crate) const SEEDS: (i64, i64) = (0, u32::MAX as i64);
+pub(crate) const EPOCHS: (i64, i64) = (1, 1000);
+pub(crate) const BATCH_SIZES: (i64, i64) = (1, 4096);
+pub(crate) const MULTIPLIER: f64 = 1000.0;
 /// What is wrong with a job that needs more memory than there is.
 pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
 
@@ -47,7 +57,7 @@ pub(crate) async fn create(
 ) -> Answer {
     let text = read(body, LARGEST_REQUEST).await?;
     let request = request_key(&headers, &client, &text)?;
-    let mut fields = Fields::parse(&text)?;
+    let mut fields = Fields::parse::<wire::NewJob>(&text)?;
     let kept = Arc::clone(&server);
     let submit = move || {
         let (job, folder) = submission(&kept, &mut fields)?;
@@ -60,7 +70,7 @@ pub(crate) async fn create(
         let kept = Arc::clone(&server);
         return server.blocking(move || Err(refuse(&kept, &job)?)).await;
     }
-    json_answer(&server.job_json(job).await?)
+    answer_with(&server, job).await
 }
 
 /// What makes a request that a client sends twice, since it did not hear the answer, one request.
@@ -83,7 +93,7 @@ fn refuse(server: &Server, job: &JobRecord) -> Result<ApiError, ApiError> {
     let plan = server.disk.job(job.id()).read_findings().and_then(|found| found.plan);
     let message = job.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
     crate::retention::forget(server, job.id())?;
-    let details = json!({"plan": plan.map(|plan| plan.told)});
+    let details = ErrorExtension { plan: plan.map(|plan| plan.told) };
     Ok(ApiError::field("model", message).with_code(DOES_NOT_FIT).with_details(details))
 }
 
@@ -108,7 +118,7 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     let training_file = fields.needed_text("training_file")?;
     let validation_file = fields.text("validation_file")?;
     let suffix = suffix_of(fields)?;
-    let seed = fields.whole("seed", 0, i64::from(u32::MAX))?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
+    let seed = fields.whole("seed", SEEDS.0, SEEDS.1)?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
     let metadata = metadata_of(fields)?;
     refuse_integrations(fields)?;
     let asked = hyperparameters_of(fields)?;
@@ -364,10 +374,10 @@ fn hyperparameters(mut fields: Fields) -> Result<Hyperparameters, ApiError> {
     for name in ["n_epochs", "batch_size", "learning_rate_multiplier"] {
         fields.forget(name, &Value::String("auto".into()));
     }
-    let n_epochs = fields.whole("n_epochs", 1, 1000)?;
-    let batch_size = fields.whole("batch_size", 1, 4096)?;
+    let n_epochs = fields.whole("n_epochs", EPOCHS.0, EPOCHS.1)?;
+    let batch_size = fields.whole("batch_size", BATCH_SIZES.0, BATCH_SIZES.1)?;
     let learning_rate_multiplier = fields.real("learning_rate_multiplier")?;
-    if learning_rate_multiplier.is_some_and(|times| !(times > 0.0 && times <= 1000.0)) {
+    if learning_rate_multiplier.is_some_and(|times| !(times > 0.0 && times <= MULTIPLIER)) {
         return Err(fields.wrong("learning_rate_multiplier", "has to be above 0 and at most 1000"));
     }
     fields.end()?;
@@ -380,23 +390,18 @@ fn hyperparameters(mut fields: Fields) -> Result<Hyperparameters, ApiError> {
 
 /// `GET /v1/fine_tuning/jobs`.
 pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
-    let page = Page { is_ascending: false, ..query.page(100)? };
-    query.only(&["after", "limit", "metadata", "metadata[]"])?;
+    let page = Page { is_ascending: false, ..query.page()? };
     let filter = query.metadata()?;
-    let kept = Arc::clone(&server);
-    let value = server
-        .blocking(move || {
-            let found = kept.store.jobs(&page, &filter)?;
-            Ok(list(&found, |job| entry_json(&kept, job)))
-        })
-        .await?;
-    json_answer(&value)
+    send_list(&server, page, ROWS, End::Page, move |server, page| {
+        Shown::all(server.store.jobs(page, &filter)?, |entry| shown_entry(server, &entry))
+    })
+    .await
 }
 
 /// `GET /v1/fine_tuning/jobs/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let job = server.job(id).await?;
-    json_answer(&server.job_json(job).await?)
+    answer_with(&server, job).await
 }
 
 /// `POST /v1/fine_tuning/jobs/{id}/cancel`.
@@ -420,11 +425,11 @@ pub(crate) async fn finish(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 }
 
 async fn wish(server: Arc<Server>, id: String, body: Body, wish: Wish) -> Answer {
-    Fields::parse_optional(&read(body, SMALL).await?)?.end()?;
+    Fields::parse_optional::<Nothing>(&read(body, SMALL).await?)?.end()?;
     let kept = Arc::clone(&server);
     let job = server.blocking(move || change_wish(&kept, &id, wish)).await?;
     server.wake();
-    json_answer(&server.job_json(job).await?)
+    answer_with(&server, job).await
 }
 
 /// Notes what somebody wants; what nothing works on changes at once.
@@ -493,30 +498,19 @@ fn refusal(job: &JobRecord, wish: Wish) -> Option<String> {
 
 /// `GET /v1/fine_tuning/jobs/{id}/events`, the newest first.
 pub(crate) async fn events(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, query: Query) -> Answer {
-    let page = query.page(1000)?;
-    query.only(&["after", "limit"])?;
+    let page = query.page()?;
     let after = page.after.as_deref().map(|after| {
-        let number = after.strip_prefix(EVENT).and_then(|number| number.parse::<i64>().ok());
+        let number = after.strip_prefix(wire::EVENT).and_then(|number| number.parse::<i64>().ok());
         number
             .map(|number| number.to_string())
             .ok_or_else(|| ApiError::field("after", "`after` is not the id of an event"))
     });
     let page = Page { after: after.transpose()?, ..page };
     server.job(id.clone()).await?;
-    let found = server.with_store(move |store| store.events(&id, &page)).await?;
-    json_answer(&list(&found, event_json))
-}
-
-/// How names of events begin.
-const EVENT: &str = "ftevent-";
-
-/// An event in OpenAI's shape.
-pub(crate) fn event_json(event: &EventRecord) -> Value {
-    json!({
-        "id": format!("{EVENT}{:012}", event.seq), "object": "fine_tuning.job.event", "created_at": event.created_at,
-        "level": event.level.name(), "message": event.message, "data": event.data,
-        "type": if event.data.is_some() { "metrics" } else { "message" },
+    send_list(&server, page, EVENT_ROWS, End::Page, move |server, page| {
+        Shown::all(server.store.events(&id, page)?, |event| wire::Event::from(&event))
     })
+    .await
 }
 
 /// `GET /v1/fine_tuning/jobs/{id}/checkpoints`, the newest first.
@@ -525,73 +519,30 @@ pub(crate) async fn all_checkpoints(
     UrlPath(id): UrlPath<String>,
     query: Query,
 ) -> Answer {
-    let page = query.page(100)?;
-    query.only(&["after", "limit"])?;
+    let page = query.page()?;
     let job = server.job(id).await?;
     let kept = Arc::clone(&server);
     let found = server.blocking(move || checkpoints(&kept, &job)).await?;
     let start = match &page.after {
         None => 0,
-        Some(after) => found.iter().position(|one| one["id"] == json!(after)).map_or(found.len(), |index| index + 1),
+        Some(after) => found.iter().position(|one| one.id == *after).map_or(found.len(), |index| index + 1),
     };
-    let rest: Vec<Value> = found.into_iter().skip(start).collect();
+    let rest: Vec<wire::Checkpoint> = found.into_iter().skip(start).collect();
     let has_more = rest.len() > page.limit;
     let rows = rest.into_iter().take(page.limit).collect();
-    json_answer(&list(&crate::store::Listed { rows, has_more, last: None }, Value::clone))
+    json_answer(&wire::Page::of(&Listed { rows, has_more, last: None }, wire::Checkpoint::clone))
 }
 
-/// A job in OpenAI's shape, and what that has no room for under `model_garden`.
-pub(crate) fn job_json(server: &Server, job: &JobRecord) -> Value {
-    let now = progress(server, job);
-    let auto = |value: Option<Value>| value.unwrap_or_else(|| json!("auto"));
-    let recipe = job.recipe();
-    // What was left to us is told once it is decided.
-    let hyperparameters = match recipe.filter(|_| job.status != Status::ValidatingFiles) {
-        Some(recipe) => json!({
-            "n_epochs": auto(whole_or_none(recipe.epochs)),
-            "batch_size": recipe.batch_tokens.is_none().then_some(recipe.batch_size * recipe.gradient_accumulation).map_or_else(|| json!("auto"), |rows| json!(rows)),
-            "learning_rate_multiplier": recipe.learning_rate / Recipe::default().learning_rate,
-        }),
-        None => json!({
-            "n_epochs": auto(job.asked.n_epochs.map(Value::from)),
-            "batch_size": auto(job.asked.batch_size.map(Value::from)),
-            "learning_rate_multiplier": auto(job.asked.learning_rate_multiplier.map(Value::from)),
-        }),
-    };
-    let status = match job.status {
-        // What their clients know comes closest.
-        Status::Paused => Status::Queued,
-        status => status,
-    };
-    let is_over = job.status.is_final();
-    json!({
-        "id": job.id(), "object": "fine_tuning.job", "created_at": job.created_at, "model": job.model,
-        "status": status.name(), "organization_id": "local", "training_file": job.training_file,
-        "validation_file": job.validation_file, "seed": job.seed, "metadata": job.metadata, "integrations": [],
-        "hyperparameters": hyperparameters,
-        "method": {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
-        "error": job.error, "finished_at": job.finished_at,
-        "fine_tuned_model": job.result_model.as_ref().filter(|_| job.status == Status::Succeeded),
-        "trained_tokens": job.trained_tokens.filter(|_| is_over),
-        "result_files": job.result_file.iter().collect::<Vec<_>>(),
-        "estimated_finish": now.estimated_finish,
-        "user_provided_suffix": job.suffix,
-        "model_garden": {
-            "status": job.status.name(), "wish": job.wish, "priority": job.priority, "base_model": job.base,
-            "started_at": job.started_at, "step": now.step, "total_steps": now.total_steps,
-            "memory_bytes": now.memory_bytes, "memory_planned_bytes": job.findings.as_ref().and_then(|found| found.plan.as_ref()).map(|plan| plan.host_bytes),
-            "verdict": now.verdict, "summary": now.summary,
-            "notes": job.findings.as_ref().map(|found| &found.notes),
-            "problems": job.findings.as_ref().map(|found| &found.problems),
-        },
-    })
+/// A job as clients see it, now.
+fn shown(server: &Server, job: &JobRecord) -> wire::Job {
+    wire::Job::of(job, progress(server, job))
 }
 
 /// A job of a list. One whose record cannot be read is shown as such.
-fn entry_json(server: &Server, entry: &Entry) -> Value {
+fn shown_entry(server: &Server, entry: &Entry) -> wire::Job {
     match entry {
-        Ok(job) => job_json(server, job),
-        Err(broken) => job_json(server, &unreadable(broken)),
+        Ok(job) => shown(server, job),
+        Err(broken) => shown(server, &unreadable(broken)),
     }
 }
 
@@ -605,6 +556,8 @@ pub(crate) fn unreadable(broken: &Unreadable) -> JobRecord {
     JobRecord { error, ..JobRecord::new(order, broken.created_at, Status::Failed, String::new()) }
 }
 
-fn whole_or_none(number: f64) -> Option<Value> {
-    (number.fract() == 0.0).then(|| json!(number as u64))
+/// Answers with a job.
+pub(crate) async fn answer_with(server: &Arc<Server>, job: JobRecord) -> Answer {
+    let kept = Arc::clone(server);
+    json_answer(&server.blocking(move || Ok(shown(&kept, &job))).await?)
 }

@@ -31,8 +31,10 @@ mod retention;
 mod routes;
 mod send;
 pub mod store;
+mod stream;
 mod tools;
 mod turns;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -44,11 +46,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use garden_memory::Bytes;
-use garden_train::{DeviceChoice, GpuLook};
+use garden_train::{DeviceChoice, Gpu, GpuLook};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -276,8 +277,11 @@ impl Server {
     }
 
     /// The GPU that jobs use, once it was looked for.
-    fn gpu(&self) -> Option<&GpuLook> {
-        self.gpu.get().filter(|look| matches!(look, GpuLook::Usable(_)))
+    fn gpu(&self) -> Option<&Gpu> {
+        match self.gpu.get() {
+            Some(GpuLook::Usable(gpu)) => Some(gpu),
+            _ => None,
+        }
     }
 
     /// Whether that is not known yet.
@@ -286,10 +290,7 @@ impl Server {
     }
 
     fn gpu_memory(&self) -> Option<u64> {
-        match self.gpu.get() {
-            Some(GpuLook::Usable(gpu)) => Some(gpu.total_bytes),
-            _ => None,
-        }
+        Some(self.gpu()?.total_bytes)
     }
 
     /// Does something that waits for the disk beside the threads that answer.
@@ -321,12 +322,6 @@ impl Server {
             found => found,
         });
         found.await?.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
-    }
-
-    /// A job in OpenAI's shape.
-    async fn job_json(self: &Arc<Server>, job: JobRecord) -> Result<Value, ApiError> {
-        let server = Arc::clone(self);
-        self.blocking(move || Ok(jobs::job_json(&server, &job))).await
     }
 }
 

@@ -3,16 +3,18 @@
 //! A viewer has a place in the job's files and its list of events, and that is all that is kept for it: nobody who works on a job knows that somebody looks.
 //! Lines of the trace go out as they are in the file.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::IntoResponse as _;
+use axum::response::sse::{Event, KeepAlive, Sse};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -20,8 +22,8 @@ use crate::Server;
 use crate::answer::{Answer, Query, UrlPath};
 use crate::error::ApiError;
 use crate::job::{JobFolder, Status};
-use crate::jobs::event_json;
 use crate::store::Page;
+use crate::wire::{self, LiveKind};
 
 /// Bytes of a file that a viewer gets at once.
 const PIECE: u64 = 64 << 10;
@@ -36,6 +38,8 @@ const ASK: Duration = Duration::from_secs(5);
 
 /// The header with the place that a viewer has reached.
 const AGAIN: &str = "last-event-id";
+/// The header that asks proxies to pass on what comes as it comes.
+const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A place in everything that is told about a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +91,8 @@ struct Viewer {
     place: Place,
     changes: tokio::sync::watch::Receiver<u64>,
     asked: Option<Instant>,
-    said: Instant,
+    /// What was found and not yet said.
+    found: VecDeque<Event>,
     is_over: bool,
 }
 
@@ -97,7 +102,6 @@ pub(crate) async fn live(
     query: Query,
     headers: HeaderMap,
 ) -> Answer {
-    query.only(&["from"])?;
     server.job(id.clone()).await?;
     let from = query.get("from").map(|text| From::parse("from", text)).transpose()?;
     // A browser that connects again sends where it was, with the address that it began with.
@@ -108,14 +112,17 @@ pub(crate) async fn live(
         Some(From::Place(place)) => place,
     };
     let changes = server.changes.subscribe();
-    let viewer =
-        Viewer { server: Arc::clone(&server), id, place, changes, asked: None, said: Instant::now(), is_over: false };
+    let (kept, found) = (Arc::clone(&server), VecDeque::new());
+    let viewer = Viewer { server: kept, id, place, changes, asked: None, found, is_over: false };
     let stream = futures_util::stream::unfold(viewer, |mut viewer| async {
-        let text = viewer.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(text), viewer))
+        let event = viewer.next().await?;
+        Some((Ok::<_, Infallible>(event), viewer))
     });
-    let mut answer = Body::from_stream(stream).into_response();
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let mut answer = Sse::new(stream).keep_alive(KeepAlive::new().interval(SIGN)).into_response();
+    let headers = answer.headers_mut();
+    headers.insert(UNBUFFERED, HeaderValue::from_static("no"));
+    // As all other answers: what was said about a job is nothing for a cache.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }
 
@@ -135,51 +142,60 @@ async fn now(server: &Arc<Server>, id: &str) -> Result<Place, ApiError> {
 
 impl Viewer {
     /// The next thing to say; nothing at the end.
-    async fn next(&mut self) -> Option<String> {
-        if self.is_over {
-            return None;
-        }
+    async fn next(&mut self) -> Option<Event> {
         loop {
-            let is_ending = self.server.is_ending();
-            let has_changed = self.changes.has_changed().unwrap_or(true);
-            let asks = has_changed || self.asked.is_none_or(|asked| asked.elapsed() >= ASK);
-            self.changes.mark_unchanged();
-            let (server, id, place) = (Arc::clone(&self.server), self.id.clone(), self.place);
-            let looked = self.server.blocking(move || look(&server, &id, place, asks)).await;
-            let Ok(News { text, place, is_all, is_over }) = looked else {
-                self.is_over = true;
-                return Some("event: error\ndata: {\"message\": \"the job cannot be read\"}\n\n".to_string());
-            };
-            self.place = place;
-            // Where there was more than was taken, the rest is asked for at once.
-            if asks || !is_all {
-                self.asked = is_all.then(Instant::now);
+            if let Some(event) = self.found.pop_front() {
+                return Some(event);
             }
-            if !text.is_empty() {
-                self.said = Instant::now();
-                return Some(text);
+            if self.is_over {
+                return None;
             }
-            if is_over || is_ending {
-                self.is_over = true;
-                return is_over.then(|| "event: end\ndata: {}\n\n".to_string());
+            self.look().await;
+            if self.found.is_empty() && !self.is_over {
+                self.rest().await;
             }
-            if self.said.elapsed() >= SIGN {
-                self.said = Instant::now();
-                return Some(":\n\n".to_string());
-            }
-            let beat = Instant::now() + BEAT;
-            // Whoever changes something wakes all viewers; files are looked at once a beat all the same.
-            drop(timeout_at(beat, self.changes.changed()).await);
-            if self.changes.has_changed().is_err() {
-                sleep_until(beat).await;
-            }
+        }
+    }
+
+    /// Looks for more.
+    async fn look(&mut self) {
+        let is_ending = self.server.is_ending();
+        let has_changed = self.changes.has_changed().unwrap_or(true);
+        let asks = has_changed || self.asked.is_none_or(|asked| asked.elapsed() >= ASK);
+        self.changes.mark_unchanged();
+        let (server, id, place) = (Arc::clone(&self.server), self.id.clone(), self.place);
+        let Ok(news) = self.server.blocking(move || look(&server, &id, place, asks)).await else {
+            self.is_over = true;
+            let words = "{\"message\": \"the job cannot be read\"}";
+            self.found.push_back(Event::default().event(LiveKind::Error.name()).data(words));
+            return;
+        };
+        self.place = news.place;
+        self.found.extend(news.events);
+        // Where there was more than was taken, the rest is asked for at once.
+        if asks || !news.is_all {
+            self.asked = news.is_all.then(Instant::now);
+        }
+        if news.is_over {
+            self.found.push_back(Event::default().event(LiveKind::End.name()).data("{}"));
+        }
+        self.is_over = news.is_over || (is_ending && self.found.is_empty());
+    }
+
+    /// Waits until it is worth looking again.
+    async fn rest(&mut self) {
+        let beat = Instant::now() + BEAT;
+        // Whoever changes something wakes all viewers; files are looked at once a beat all the same.
+        drop(timeout_at(beat, self.changes.changed()).await);
+        if self.changes.has_changed().is_err() {
+            sleep_until(beat).await;
         }
     }
 }
 
 /// What is new behind a place.
 struct News {
-    text: String,
+    events: Vec<Event>,
     place: Place,
     /// Whether that is all there is.
     is_all: bool,
@@ -188,7 +204,7 @@ struct News {
 }
 
 fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News, ApiError> {
-    let mut text = String::new();
+    let mut events = Vec::new();
     let folder: JobFolder = server.disk.job(id);
     // Asked before the files are read: whatever was written before it was over is read then.
     let is_final =
@@ -198,22 +214,27 @@ fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News,
         let page = Page { after: None, behind: Some(place.event), limit: EVENTS, is_ascending: true };
         let found = server.store.events(id, &page)?;
         is_all &= !found.has_more;
-        for event in &found.rows {
-            place.event = event.seq;
-            say(&mut text, "event", place, &event_json(event).to_string());
+        for record in &found.rows {
+            place.event = record.seq;
+            let text = serde_json::to_string(&wire::Event::from(record));
+            let text = text.map_err(|error| ApiError::internal("an event cannot be written", &error))?;
+            events.push(at(place).event(LiveKind::Event.name()).data(text));
         }
     }
     for (line, length) in lines(&folder.trace(), &mut place.trace, false, &mut is_all) {
         place.trace += length;
-        say(&mut text, "sample", place, &line);
+        events.push(at(place).event(LiveKind::Sample.name()).data(line));
     }
     for (line, length) in lines(&folder.work_log(), &mut place.log, is_final, &mut is_all) {
         place.log += length;
-        say(&mut text, "log", place, &Value::from(line.trim_end()).to_string());
+        events.push(at(place).event(LiveKind::Log.name()).data(Value::from(line.trim_end()).to_string()));
     }
-    // Nothing more comes once it is over and all is said.
-    let is_over = is_final && is_all && text.is_empty();
-    Ok(News { text, place, is_all, is_over })
+    Ok(News { events, place, is_all, is_over: is_final && is_all })
+}
+
+/// An event that a viewer can go on behind.
+fn at(place: Place) -> Event {
+    Event::default().id(place.text())
 }
 
 /// Whole lines of a file behind an offset with the bytes that they take there, and its last one without an end once nobody will write that. A file that has become shorter was begun anew.
@@ -245,12 +266,6 @@ fn lines(path: &Path, offset: &mut u64, is_final: bool, is_all: &mut bool) -> Ve
     *is_all &= *offset + end as u64 + 1 >= length;
     let told = |line: &[u8]| (String::from_utf8_lossy(line).into_owned(), line.len() as u64 + 1);
     text[..end].split(|byte| *byte == b'\n').map(told).collect()
-}
-
-fn say(text: &mut String, kind: &str, place: Place, data: &str) {
-    // A line end in it would end the field.
-    let data = data.replace(['\r', '\n'], " ");
-    text.push_str(&format!("id: {}\nevent: {kind}\ndata: {data}\n\n", place.text()));
 }
 
 #[cfg(test)]

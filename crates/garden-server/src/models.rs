@@ -6,56 +6,56 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use serde_json::{Value, json};
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer};
-use crate::catalogue::{Found, Tuned, bases, find, result_json};
+use crate::catalogue::{Found, Tuned, bases, find};
 use crate::error::ApiError;
 use crate::job::JobRecord;
 use crate::send::{Member, send_archive, send_file};
+use crate::store::{Listed, Page};
+use crate::stream::{End, Shown, send_list};
+use crate::wire::{All, DeletedModel, Model, ModelFile};
 
-/// `GET /v1/models`.
-pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
-    query.only(&[])?;
-    let kept = Arc::clone(&server);
-    let data: Vec<Value> = server
-        .blocking(move || {
-            let mut data: Vec<Value> = bases(&kept.settings.models).iter().map(|base| base.json()).collect();
-            for alias in kept.settings.aliases.keys() {
-                if let Ok(Found::Base(base)) = find(&kept, alias) {
-                    let mut value = base.json();
-                    value["id"] = json!(alias);
-                    value["model_garden"] = json!({"base_model": base.name});
-                    data.push(value);
-                }
-            }
-            let page = crate::store::Page { limit: 10_000, ..crate::store::Page::default() };
-            data.extend(kept.store.results(&page)?.rows.iter().flatten().map(|job| result_json(job)));
-            Ok(data)
-        })
-        .await?;
-    json_answer(&json!({"object": "list", "data": data}))
+/// Results of a list that are read at once.
+const ROWS: usize = 100;
+
+/// `GET /v1/models`: base models, aliases, and results, the newest first.
+pub(crate) async fn all(State(server): State<Arc<Server>>, _: Query) -> Answer {
+    let page = Page { limit: usize::MAX, ..Page::default() };
+    send_list(&server, page, ROWS, End::All, |server, page| {
+        let results = server.store.results(page)?;
+        let (has_more, last) = (results.has_more, results.last);
+        let mut models = if page.behind.is_none() { base_models(server) } else { Vec::new() };
+        let results = results.rows.into_iter().flatten();
+        models.extend(results.filter_map(|job| Some(Model::result(&job, job.result_model.clone()?))));
+        Shown::all(Listed { rows: models, has_more, last }, |model| model)
+    })
+    .await
+}
+
+/// Base models and their aliases.
+fn base_models(server: &Server) -> Vec<Model> {
+    let bases = bases(&server.settings.models);
+    let mut models: Vec<Model> = bases.iter().map(|base| Model::base(base, base.name.clone())).collect();
+    for alias in server.settings.aliases.keys() {
+        if let Ok(Found::Base(base)) = find(server, alias) {
+            models.push(Model::alias(&base, alias.clone()));
+        }
+    }
+    models
 }
 
 /// `GET /v1/models/{id}`, and `GET /v1/models/{id}/files…` behind it: names of models may hold anything but a `/`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
-    let value = server
+    let model = server
         .blocking(move || match find(&kept, &id)? {
-            Found::Result(Tuned { job, .. }) => {
-                let mut value = result_json(&job);
-                value["id"] = json!(id);
-                Ok(value)
-            }
-            Found::Base(base) => {
-                let mut value = base.json();
-                value["id"] = json!(id);
-                Ok(value)
-            }
+            Found::Result(Tuned { job, .. }) => Ok(Model::result(&job, id)),
+            Found::Base(base) => Ok(Model::base(&base, id)),
         })
         .await?;
-    json_answer(&value)
+    json_answer(&model)
 }
 
 /// `DELETE /v1/models/{id}`: the weights of a result and its checkpoints; the job, its log and its trace stay.
@@ -71,7 +71,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
             Err(ApiError::forbidden(format!("`{id}` is {problem}")))
         })
         .await?;
-    json_answer(&json!({"id": deleted, "object": "model", "deleted": true}))
+    json_answer(&DeletedModel::of(deleted))
 }
 
 fn forget(server: &Server, job: &JobRecord, id: String) -> Result<String, ApiError> {
@@ -115,8 +115,8 @@ fn result_files(folder: &Path) -> Result<Vec<Member>, ApiError> {
 pub(crate) async fn files(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
     let found = server.blocking(move || files_of(&kept, &id)).await?;
-    let data: Vec<Value> = found.iter().map(|file| json!({"name": file.name, "bytes": file.bytes})).collect();
-    json_answer(&json!({"object": "list", "data": data}))
+    let files: Vec<ModelFile> = found.into_iter().map(|Member { name, bytes, .. }| ModelFile { name, bytes }).collect();
+    json_answer(&All::from(files))
 }
 
 /// `GET /api/models/{id}/files/{name}`.

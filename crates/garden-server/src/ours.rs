@@ -8,10 +8,10 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse as _;
 use garden_memory::Bytes;
 use garden_probe::{Identity, MachineProbe, Process};
-use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use futures_util::StreamExt as _;
@@ -24,10 +24,13 @@ use crate::error::ApiError;
 use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
-use crate::jobs::{Abandoned, add, metadata_of, refuse_unless_commands, request_key, submission};
+use crate::jobs::{
+    Abandoned, PRIORITIES, add, answer_with, metadata_of, refuse_unless_commands, request_key, submission,
+};
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
 use crate::tools::{Input, Said};
+use crate::wire::{FileSpace, Gpu, Health, HealthPart, NewCheck, NewCommand, NewJob, PlanAnswer, ServerMemory, System};
 
 /// Free bytes under which nothing can be kept any more.
 const LEAST_DISK: u64 = 1 << 20;
@@ -41,19 +44,15 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn health(State(server): State<Arc<Server>>) -> Answer {
     let asked = tokio::time::timeout(DATABASE_TIMEOUT, server.with_store(crate::store::Store::check)).await;
     let database = match asked {
-        Ok(Ok(())) => None,
-        Ok(Err(_)) => Some("cannot be used"),
-        Err(_) => Some("does not answer"),
+        Ok(Ok(())) => HealthPart::Ok,
+        Ok(Err(_)) => HealthPart::Fails,
+        Err(_) => HealthPart::Hangs,
     };
-    let queue = (server.since_beat() >= crate::queue::HANGS).then_some("has not moved for a minute");
-    let disk = (server.disk.free_bytes() < LEAST_DISK).then_some("is full");
-    let word = |problem: Option<&'static str>| problem.unwrap_or("ok");
-    let is_well = [database, queue, disk].iter().all(Option::is_none);
-    let mut answer = json_answer(&json!({
-        "status": if is_well { "ok" } else { "failing" }, "version": env!("CARGO_PKG_VERSION"),
-        "database": word(database), "queue": word(queue), "disk": word(disk),
-    }))?;
-    if !is_well {
+    let queue = if server.since_beat() < crate::queue::HANGS { HealthPart::Ok } else { HealthPart::Hangs };
+    let disk = if server.disk.free_bytes() >= LEAST_DISK { HealthPart::Ok } else { HealthPart::Full };
+    let health = Health::of(database, queue, disk);
+    let mut answer = json_answer(&health)?;
+    if !health.is_well() {
         *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     Ok(answer)
@@ -147,7 +146,6 @@ pub(crate) async fn diagnose(
     query: Query,
     body: Body,
 ) -> Answer {
-    query.only(&["memory_limit", "unit", "select", "column"])?;
     let mut words = vec!["diagnose".to_string(), "-".into(), "--format".into(), "json".into()];
     for (name, flag) in
         [("memory_limit", "--memory-limit"), ("unit", "--unit"), ("select", "--select"), ("column", "--column")]
@@ -189,7 +187,7 @@ pub(crate) async fn check(
     Extension(client): Extension<Client>,
     body: Body,
 ) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewCheck>(body).await?;
     let (model, file) = (fields.needed_text("model")?, fields.needed_text("training_file")?);
     fields.end()?;
     let kept = Arc::clone(&server);
@@ -222,7 +220,7 @@ pub(crate) async fn plan_for(
     Extension(client): Extension<Client>,
     body: Body,
 ) -> Answer {
-    let mut fields = read_fields(body).await?;
+    let mut fields = read_fields::<NewJob>(body).await?;
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
@@ -238,11 +236,7 @@ pub(crate) async fn plan_for(
     let findings = at.read_findings();
     drop(folder);
     match findings {
-        Some(findings) => json_answer(&json!({
-            "fits": findings.plan.as_ref().map(|plan| plan.fits), "error": findings.error, "problems": findings.problems,
-            "notes": findings.notes, "rows": findings.rows, "steps": findings.steps,
-            "headline": findings.plan.as_ref().map(|plan| &plan.headline), "plan": findings.plan.as_ref().map(|plan| &plan.told),
-        })),
+        Some(findings) => json_answer(&PlanAnswer::from(findings)),
         None => Err(ApiError::internal("the plan was not made", &said.error.trim())),
     }
 }
@@ -257,7 +251,7 @@ pub(crate) async fn command(
     refuse_unless_commands(&server)?;
     let text = read(body, LARGEST_REQUEST).await?;
     let request = request_key(&headers, &client, &text)?;
-    let mut fields = Fields::parse(&text)?;
+    let mut fields = Fields::parse::<NewCommand>(&text)?;
     let command = fields.texts("command")?.filter(|words| !words.is_empty());
     let command = command.ok_or_else(|| fields.wrong("command", "is missing"))?;
     let memory_limit = match fields.text("memory_limit")? {
@@ -268,7 +262,7 @@ pub(crate) async fn command(
         }
     };
     let checkpoint_dir = fields.text("checkpoint_dir")?.map(PathBuf::from);
-    let priority = fields.whole("priority", -100, 100)?.unwrap_or(0);
+    let priority = fields.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
     let metadata = metadata_of(&mut fields)?;
     fields.end()?;
     let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
@@ -289,29 +283,36 @@ pub(crate) async fn command(
             add(&kept, job, Abandoned(Some(folder.0)), request.as_ref())
         })
         .await?;
-    json_answer(&server.job_json(job).await?)
+    answer_with(&server, job).await
 }
 
 /// `GET /api/system`.
 pub(crate) async fn system(State(server): State<Arc<Server>>) -> Answer {
     let kept = Arc::clone(&server);
-    let value = server
+    let system = server
         .blocking(move || {
             let around = MachineProbe::of(std::process::id()).look();
-            let counts = kept.store.job_counts()?;
-            Ok(json!({
-                "version": env!("CARGO_PKG_VERSION"), "uptime_seconds": kept.uptime().as_secs(),
-                "memory": {
-                    "limit_bytes": kept.memory().map(|bytes| bytes.0), "available_bytes": around.available,
-                    "server_bytes": own_memory(),
+            Ok(System {
+                version: env!("CARGO_PKG_VERSION"),
+                uptime_seconds: kept.uptime().as_secs(),
+                memory: ServerMemory {
+                    limit_bytes: kept.memory().map(|bytes| bytes.0),
+                    available_bytes: around.available,
+                    server_bytes: own_memory(),
                 },
-                "gpu": kept.gpu(), "slots": kept.settings.slots, "jobs": counts,
-                "files": {"bytes": kept.store.bytes()?, "quota_bytes": kept.settings.quota_bytes, "disk_free_bytes": kept.disk.free_bytes()},
-                "allows_commands": kept.settings.allow_commands,
-            }))
+                gpu: kept.gpu().map(Gpu::from),
+                slots: kept.settings.slots,
+                jobs: kept.store.job_counts()?,
+                files: FileSpace {
+                    bytes: kept.store.bytes()?,
+                    quota_bytes: kept.settings.quota_bytes,
+                    disk_free_bytes: kept.disk.free_bytes(),
+                },
+                allows_commands: kept.settings.allow_commands,
+            })
         })
         .await?;
-    json_answer(&value)
+    json_answer(&system)
 }
 
 /// What the server itself holds.
@@ -366,7 +367,7 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi() -> Answer {
-    text_answer("application/json", crate::openapi::TEXT.to_string())
+    Ok(([(header::CONTENT_TYPE, "application/json")], crate::openapi::text()).into_response())
 }
 
 /// Anything else.

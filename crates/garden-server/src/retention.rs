@@ -8,6 +8,7 @@ use crate::Server;
 use crate::answer::{Answer, UrlPath, json_answer};
 use crate::error::ApiError;
 use crate::job::JobRecord;
+use crate::wire::DeletedJob;
 
 /// `DELETE /api/jobs/{id}`: the job, its events, log, trace, checkpoints and model.
 pub(crate) async fn delete_job(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
@@ -29,7 +30,7 @@ pub(crate) async fn delete_job(State(server): State<Arc<Server>>, UrlPath(id): U
             Ok(id)
         })
         .await?;
-    json_answer(&serde_json::json!({"id": id, "object": "fine_tuning.job", "deleted": true}))
+    json_answer(&DeletedJob::of(id))
 }
 
 /// Deletes a job that is over, with everything that came of it.

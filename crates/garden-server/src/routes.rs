@@ -1,63 +1,67 @@
-//! Every path of the server. `openapi.json` describes the same ones; a test compares the two.
+//! Every path of the server, who answers, and what the description says about it: a route cannot be made without that.
 
+mod table;
+
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodFilter, MethodRouter};
 
-use crate::{Server, files, gate, jobs, live, models, ours, retention};
+use crate::openapi::Operation;
+use crate::{Server, gate, ours};
+pub(crate) use table::table;
 
-/// A path, its methods, and who answers.
-type Route = (&'static str, &'static [&'static str], MethodRouter<Arc<Server>>);
+/// What is said about a path, by its methods.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub path: &'static str,
+    pub operations: Vec<(&'static str, Operation)>,
+}
 
-/// All paths.
-pub(crate) fn table() -> Vec<Route> {
-    vec![
-        ("/v1/files", &["get", "post"], get(files::all).post(files::create)),
-        ("/v1/files/{file_id}", &["delete", "get"], get(files::one).delete(files::delete)),
-        ("/v1/files/{file_id}/content", &["get"], get(files::content)),
-        ("/v1/uploads", &["post"], post(files::begin_upload)),
-        ("/v1/uploads/{upload_id}/parts", &["post"], post(files::add_part)),
-        ("/v1/uploads/{upload_id}/complete", &["post"], post(files::complete_upload)),
-        ("/v1/uploads/{upload_id}/cancel", &["post"], post(files::cancel_upload)),
-        ("/v1/fine_tuning/jobs", &["get", "post"], get(jobs::all).post(jobs::create)),
-        ("/v1/fine_tuning/jobs/{job_id}", &["get"], get(jobs::one)),
-        ("/v1/fine_tuning/jobs/{job_id}/cancel", &["post"], post(jobs::cancel)),
-        ("/v1/fine_tuning/jobs/{job_id}/pause", &["post"], post(jobs::pause)),
-        ("/v1/fine_tuning/jobs/{job_id}/resume", &["post"], post(jobs::resume)),
-        ("/v1/fine_tuning/jobs/{job_id}/events", &["get"], get(jobs::events)),
-        ("/v1/fine_tuning/jobs/{job_id}/checkpoints", &["get"], get(jobs::all_checkpoints)),
-        ("/v1/models", &["get"], get(models::all)),
-        ("/v1/models/{model}", &["delete", "get"], get(models::one).delete(models::delete)),
-        ("/api/models/{model}/files", &["get"], get(models::files)),
-        ("/api/models/{model}/archive", &["get"], get(models::archive)),
-        ("/api/models/{model}/files/{name}", &["get"], get(models::file)),
-        ("/api/jobs", &["post"], post(ours::command)),
-        ("/api/jobs/{job_id}", &["delete"], delete(retention::delete_job)),
-        ("/api/jobs/{job_id}/finish", &["post"], post(jobs::finish)),
-        ("/api/jobs/{job_id}/trace", &["get"], get(ours::trace)),
-        ("/api/jobs/{job_id}/diagnosis", &["get"], get(ours::diagnosis)),
-        ("/api/jobs/{job_id}/plan", &["get"], get(ours::plan)),
-        ("/api/jobs/{job_id}/log", &["get"], get(ours::log)),
-        ("/api/jobs/{job_id}/report.html", &["get"], get(ours::report)),
-        ("/api/jobs/{job_id}/live", &["get"], get(live::live)),
-        ("/api/diagnose", &["post"], post(ours::diagnose)),
-        ("/api/check", &["post"], post(ours::check)),
-        ("/api/plan", &["post"], post(ours::plan_for)),
-        ("/api/system", &["get"], get(ours::system)),
-        ("/metrics", &["get"], get(ours::metrics)),
-        ("/health", &["get"], get(ours::health)),
-        ("/openapi.json", &["get"], get(ours::openapi)),
-    ]
+/// A path, and who answers.
+pub(crate) struct Route {
+    pub described: Described,
+    answers: MethodRouter<Arc<Server>, Infallible>,
+}
+
+impl Route {
+    fn at(path: &'static str) -> Route {
+        Route { described: Described { path, operations: Vec::new() }, answers: MethodRouter::new() }
+    }
+
+    fn get<T: 'static>(self, handler: impl Handler<T, Arc<Server>>, operation: Operation) -> Route {
+        self.on(MethodFilter::GET, "get", handler, operation)
+    }
+
+    fn post<T: 'static>(self, handler: impl Handler<T, Arc<Server>>, operation: Operation) -> Route {
+        self.on(MethodFilter::POST, "post", handler, operation)
+    }
+
+    fn delete<T: 'static>(self, handler: impl Handler<T, Arc<Server>>, operation: Operation) -> Route {
+        self.on(MethodFilter::DELETE, "delete", handler, operation)
+    }
+
+    fn on<T: 'static>(
+        mut self,
+        method: MethodFilter,
+        name: &'static str,
+        handler: impl Handler<T, Arc<Server>>,
+        operation: Operation,
+    ) -> Route {
+        self.described.operations.push((name, operation));
+        Route { answers: self.answers.on(method, handler), ..self }
+    }
 }
 
 /// All of them behind the gate.
 pub(crate) fn router(server: Arc<Server>) -> Router {
     let mut router = Router::new();
-    for (path, _, answers) in table() {
-        router = router.route(path, answers.fallback(ours::wrong_method));
+    for Route { described, answers } in table() {
+        router = router.route(described.path, answers.fallback(ours::wrong_method));
     }
     router
         .fallback(ours::nothing)

@@ -416,6 +416,30 @@ fn whoever_looks_sees_everything_from_any_place() {
     assert_eq!(rest, expected);
     assert_eq!(server.get(&format!("/api/jobs/{id}/live?from=now")).text(), "event: end\ndata: {}\n\n");
     assert_eq!(server.get(&format!("/api/jobs/{id}/live?from=nowhere")).status, 400);
+    assert!(
+        first.headers.contains("\r\nx-accel-buffering: no\r\n"),
+        "a proxy passes it on as it comes: {}",
+        first.headers
+    );
+
+    // A job that is over: everything is said, and then the end. A viewer that waited for its next look would wait for a second, each time.
+    let watch = || {
+        let began = Instant::now();
+        (server.get(&format!("/api/jobs/{id}/live")).text(), began.elapsed())
+    };
+    let (all, _) = watch();
+    assert!((0..5).map(|_| watch().1).min() < Some(Duration::from_secs(1)), "it does not end at once");
+    assert_eq!(all.matches("event: end").count(), 1);
+    assert_eq!(all.split("\n\n").filter(|frame| frame.starts_with("id: ")).count(), frames.len());
+
+    // A line end in a sample arrives as one: a client takes `\r` for the end of a line as well, and puts the lines of `data` together again.
+    let mut trace = std::fs::File::options()
+        .append(true)
+        .open(server.data.join("jobs").join(&id).join("out").join(garden_run::TRACE))
+        .unwrap();
+    trace.write_all(b"{\"a\": 1,\r\"b\": 2}\n").unwrap();
+    let all = server.get(&format!("/api/jobs/{id}/live")).text().replace('\r', "\n");
+    assert!(all.contains("\nevent: sample\ndata: {\"a\": 1,\ndata: \"b\": 2}\n\n"), "{all}");
 }
 
 #[test]
