@@ -287,8 +287,8 @@ fn every_answer_is_as_described() {
     server.post("/v1/fine_tuning/jobs/{job_id}/resume", &waiting, &json!({}));
     server.post("/v1/fine_tuning/jobs/{job_id}/pause", &waiting, &json!({}));
     server.post("/api/jobs/{job_id}/finish", &waiting, &json!({}));
-    server.ask(409, "POST", "/v1/fine_tuning/jobs/{job_id}/resume", &waiting, "", b"");
-    server.ask(409, "GET", "/api/jobs/{job_id}/trace", &waiting, "", b"");
+    server.ask(400, "POST", "/v1/fine_tuning/jobs/{job_id}/resume", &waiting, "", b"");
+    server.ask(400, "GET", "/api/jobs/{job_id}/trace", &waiting, "", b"");
     server.get("/v1/fine_tuning/jobs?limit=100", "");
     server.get("/metrics", "");
     let system = server.get("/api/system", "");
