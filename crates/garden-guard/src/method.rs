@@ -8,6 +8,7 @@ use garden_probe::{Identity, Process, ProcessSample, Role};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::channel::Channel;
+use crate::signals::Warning;
 
 /// The number of SIGTERM.
 const SIGTERM: i32 = 15;
@@ -105,6 +106,19 @@ pub fn terminate(processes: &[Who]) {
         let is_deaf = open(who).is_some_and(|process| process.ignores(SIGTERM));
         signal(who, if is_deaf { Signal::KILL } else { Signal::TERM });
     }
+}
+
+/// Gives a scheduler's warning to those who catch it, as training processes do that save then, else as the command itself does: a script with a trap.
+/// Others would die of it. Returns who got it.
+pub fn forward_warning(processes: &[ProcessSample], warning: Warning) -> Vec<u32> {
+    let catches = |who: &Who| open(*who).is_some_and(|process| process.catches(warning.number()));
+    let mut catching: Vec<Who> = training(processes).into_iter().filter(catches).collect();
+    if catching.is_empty() {
+        let first = processes.first().map(|process| (process.identity.pid, process.identity.started));
+        catching.extend(first.filter(catches));
+    }
+    catching.iter().for_each(|&who| signal(who, warning.signal()));
+    catching.into_iter().map(|(pid, _)| pid).collect()
 }
 
 /// Sends SIGKILL to processes.
