@@ -14,7 +14,7 @@ use crate::common::{model_garden, picture_rows, run, scratch, told, trainer_of};
 use serde_json::Value;
 
 /// How long anything here may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How often a moment is waited for that may have passed before it is noticed.
 pub(crate) const TRIES: usize = 30;
 const ROWS: usize = 24;

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Killed, catches, has_python, model_garden, scratch, told};
-use crate::resume::{PATIENCE, Running, STEPS, Scene, TRIES, checkpoints, drafts, is_in_evaluation, losses, signal};
+use crate::common::{Killed, catches, has_python, model_garden, scratch, told, trainer_of};
+use crate::resume::{Running, STEPS, Scene, TRIES, checkpoints, drafts, is_in_evaluation, losses, signal};
 
 const USR1: u32 = 10;
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Start it again later: `EX_TEMPFAIL` of `sysexits.h`.
 const REQUEUE: Option<i32> = Some(75);
 
@@ -51,6 +53,8 @@ enum When {
     InStep,
     InEvaluation,
     InSave,
+    /// The last step is done.
+    AtEnd,
 }
 
 /// Warns a run at a moment; `None` if the moment had passed.
@@ -66,9 +70,10 @@ fn warn(scene: &Scene, name: &str, to: To, when: When, output: &Path) -> Option<
     let mut running = scene.start(output, flags);
     let first = running.guard.id();
     match when {
-        When::Preparing => wait_until("its handler", || catches(first, USR1)),
+        When::Preparing => wait_until("its handler", || catches(first, USR1) || trainer_of(first).is_some()),
         When::Loading => signal("-STOP", running.worker()),
         When::InStep => drop(running.halt(&|| (3..STEPS - 2).contains(&losses(output).len()))?),
+        When::AtEnd => drop(running.halt(&|| losses(output).len() == STEPS)?),
         When::InEvaluation => drop(running.halt(&|| is_in_evaluation(output))?),
         When::InSave => drop(running.halt(&|| drafts(output) > 0 && !losses(output).is_empty())?),
     }
@@ -84,23 +89,26 @@ fn warn(scene: &Scene, name: &str, to: To, when: When, output: &Path) -> Option<
     Some(running.end())
 }
 
-fn adapter(output: &Path) -> Vec<u8> {
-    std::fs::read(output.join("adapter_model.safetensors")).unwrap()
+/// Resumes a run to its end, which must be that of one that nothing happened to.
+fn check_resumed(scene: &Scene, output: &Path, whole: &Path, flags: &[&str], what: &str) {
+    let resumed = scene.train(output, &[&["--save-steps", "1000", "--resume", "auto"], flags].concat());
+    assert!(resumed.status.success(), "{what}: {}", told(&resumed));
+    check_result(output, whole, what);
 }
 
-/// Resumes a run to its end, which must be that of one that nothing happened to.
-fn check_resumed(scene: &Scene, output: &Path, whole: &Path, what: &str) {
-    let resumed = scene.train(output, &["--save-steps", "1000", "--resume", "auto"]);
-    assert!(resumed.status.success(), "{what}: {}", told(&resumed));
-    assert_eq!(losses(output), losses(whole), "{what}: {}", told(&resumed));
+fn check_result(output: &Path, whole: &Path, what: &str) {
+    let adapter = |output: &Path| std::fs::read(output.join("adapter_model.safetensors")).unwrap();
+    assert_eq!(losses(output), losses(whole), "{what}");
     assert!(adapter(output) == adapter(whole), "{what}: another result");
 }
 
 #[test]
 fn a_warned_training_saves_once_and_goes_on_to_the_same_bytes() {
     let scene = Scene::new("signals-train");
-    let [whole, output] = ["whole", "warned"].map(|name| scene.folder.join(name));
+    let [whole, evaluated, output] = ["whole", "evaluated", "warned"].map(|name| scene.folder.join(name));
+    let evaluation = ["--eval-dataset", scene.evaluation.to_str().unwrap()];
     assert!(scene.train(&whole, &["--save-steps", "1000"]).status.success());
+    assert!(scene.train(&evaluated, &evaluation).status.success());
     let cases = [
         ("-USR1", To::First, When::Preparing),
         ("-USR2", To::Group, When::Preparing),
@@ -118,30 +126,30 @@ fn a_warned_training_saves_once_and_goes_on_to_the_same_bytes() {
     for (name, to, when) in cases {
         let what = format!("{name}, {to:?}, {when:?}");
         // The last step may have been made before it was heard.
-        let ended =
-            (0..TRIES).find_map(|_| warn(&scene, name, to, when, &output).filter(|ended| !ended.status.success()));
-        let ended = ended.unwrap_or_else(|| panic!("{what} did not happen in {TRIES} runs"));
-        assert_eq!(ended.status.code(), REQUEUE, "{what}: {}", told(&ended));
-        let (saved, text) = (checkpoints(&output).len(), told(&ended));
+        let try_to = |_| warn(&scene, name, to, when, &output).filter(|ended| !ended.status.success());
+        let ended = (0..TRIES).find_map(try_to).unwrap_or_else(|| panic!("{what} did not happen in {TRIES} runs"));
+        let text = told(&ended);
+        assert_eq!(ended.status.code(), REQUEUE, "{what}: {text}");
         assert_eq!(drafts(&output), 0, "{what}: {text}");
         assert!(!text.contains("asked again"), "{what}: {text}");
+        let (saved, step) = (checkpoints(&output).len(), losses(&output).len());
         match when {
             When::Preparing | When::Loading => assert!(saved <= 1, "{what}: {text}"),
             When::InStep => {
-                assert_eq!(saved, 1, "{what}: {text}");
-                let step = losses(&output).len();
-                assert!(
-                    text.contains(&format!("stopped at step {step} of {STEPS}; checkpoint-{step} is saved")),
-                    "{what}: {text}"
-                );
+                let news = format!("stopped at step {step} of {STEPS}; checkpoint-{step} is saved");
+                assert!(saved == 1 && text.contains(&news), "{what}: {text}");
             }
-            When::InEvaluation | When::InSave => assert!(saved >= 1, "{what}: {text}"),
+            _ => assert!(output.join(format!("checkpoint-{step}")).is_dir(), "{what}: {text}"),
         }
-        if when == When::InEvaluation {
-            continue;
+        match when {
+            When::InEvaluation => check_resumed(&scene, &output, &evaluated, &evaluation, &what),
+            _ => check_resumed(&scene, &output, &whole, &[], &what),
         }
-        check_resumed(&scene, &output, &whole, &what);
     }
+    // Nothing is left to stop.
+    let ended = (0..TRIES).find_map(|_| warn(&scene, "-USR1", To::All, When::AtEnd, &output)).unwrap();
+    assert!(ended.status.success(), "{}", told(&ended));
+    check_result(&output, &whole, "at the end");
 }
 
 /// Starts a run and halts its trainer between two steps.
@@ -182,7 +190,7 @@ fn a_second_signal_ends_a_training_at_once_but_an_echo_does_not() {
     assert_eq!(running.end().status.code(), Some(137), "as after a second SIGTERM");
     rest.join().unwrap();
     assert_eq!((checkpoints(&output).len(), drafts(&output)), (0, 0));
-    check_resumed(&scene, &output, &whole, "ended at once");
+    check_resumed(&scene, &output, &whole, &[], "ended at once");
     // A launcher that got the signal, too, passes it on.
     let (mut running, worker) = halted(&scene, &output);
     let guard = running.guard.id();
@@ -191,8 +199,11 @@ fn a_second_signal_ends_a_training_at_once_but_an_echo_does_not() {
     let ended = running.end();
     assert_eq!(ended.status.code(), REQUEUE, "{}", told(&ended));
     assert_eq!(checkpoints(&output).len(), 1, "{}", told(&ended));
-    check_resumed(&scene, &output, &whole, "an echo");
+    check_resumed(&scene, &output, &whole, &[], "an echo");
 }
+
+/// The environment variable by which a program of these tests is known.
+const MARK: &str = "GARDEN_TEST_TRACE";
 
 /// A program under `run` or `monitor` that has said that it is ready.
 struct Watched {
@@ -202,14 +213,29 @@ struct Watched {
     trace: PathBuf,
 }
 
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            signal_all("-KILL", &[self.program.to_string()]);
+        }
+    }
+}
+
 impl Watched {
+    /// Whether the program runs: one that has ended has no environment any more, and another of its number has a different one.
+    fn is_alive(&self) -> bool {
+        let environment = std::fs::read(format!("/proc/{}/environ", self.program)).unwrap_or_default();
+        let mark = format!("{MARK}={}", self.trace.display());
+        environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+    }
+
     /// Starts a program that prints its process id when it is ready.
     fn start(name: &str, command: &str, flags: &[&str], program: &[&str]) -> Watched {
         let trace = scratch(&format!("signals-{command}-{name}")).join("trace.jsonl");
         let words =
             [&[command, "--plain", "--interval", "50ms", "-o", trace.to_str().unwrap()], flags, &["--"], program];
         let mut command = model_garden(&words.concat());
-        let command = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let command = command.process_group(0).env(MARK, &trace).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut watcher = Killed(command.spawn().unwrap());
         let mut out = BufReader::new(watcher.0.stdout.take().unwrap());
         let mut line = String::new();
@@ -241,9 +267,8 @@ impl Watched {
         });
         let status = self.watcher.0.wait().unwrap();
         assert!(self.trace.is_file());
-        wait_until("the end of the program", || {
-            !std::fs::read(format!("/proc/{}/cmdline", self.program)).is_ok_and(|words| !words.is_empty())
-        });
+        // Nobody is left to end it.
+        wait_until("the end of the program", || !self.is_alive());
         Output { status, stdout, stderr }
     }
 }
