@@ -544,12 +544,16 @@ impl<'k, 'a> Guard<'k, 'a> {
         if !is_left_alone || self.session.config.on_warning == OnWarning::Stop {
             return false;
         }
-        let heard = forward_warning(&self.live.watch.tree().processes, warning);
-        if heard.is_empty() {
-            return false;
-        }
+        let processes = &self.live.watch.tree().processes;
+        let Some(heard) = forward_warning(processes, self.attempt.pid, warning) else { return false };
         let names: Vec<String> = heard.iter().map(ToString::to_string).collect();
-        self.say(&format!("{} passed on to {}: the program catches it", warning.name(), names.join(" and ")));
+        if !names.is_empty() {
+            self.say(&format!(
+                "{} is left to the program, which catches it: process {}",
+                warning.name(),
+                names.join(" and ")
+            ));
+        }
         self.session.was_forwarded = true;
         true
     }

@@ -108,17 +108,27 @@ pub fn terminate(processes: &[Who]) {
     }
 }
 
-/// Gives a scheduler's warning to those who catch it, as training processes do that save then, else as the command itself does: a script with a trap.
-/// Others would die of it. Returns who got it.
-pub fn forward_warning(processes: &[ProcessSample], warning: Warning) -> Vec<u32> {
-    let catches = |who: &Who| open(*who).is_some_and(|process| process.catches(warning.number()));
-    let mut catching: Vec<Who> = training(processes).into_iter().filter(catches).collect();
-    if catching.is_empty() {
-        let first = processes.first().map(|process| (process.identity.pid, process.identity.started));
-        catching.extend(first.filter(catches));
+/// Leaves a scheduler's warning to a program that catches it: training processes that save then, or else the command itself (`first`), as a script with a
+/// trap. Those get it, others would die of it. Returns who they are, nobody if the program has ended by now; `None` if it would die of it.
+pub fn forward_warning(processes: &[ProcessSample], first: u32, warning: Warning) -> Option<Vec<u32>> {
+    let number = warning.number();
+    let catches = |who: &Who| open(*who).is_some_and(|process| process.catches(number));
+    // One that had the signal from the scheduler, too, may be ending, and has no handlers any more.
+    let sample = |who: &Who| processes.iter().find(|process| (process.identity.pid, process.identity.started) == *who);
+    let knows = |who: &Who| catches(who) || sample(who).is_some_and(|sample| sample.caught(number));
+    let mut heard: Vec<Who> = training(processes).into_iter().filter(knows).collect();
+    if heard.is_empty() {
+        let command = processes.iter().find(|process| process.identity.pid == first);
+        heard.extend(command.map(|process| (first, process.identity.started)).filter(knows));
     }
-    catching.iter().for_each(|&who| signal(who, warning.signal()));
-    catching.into_iter().map(|(pid, _)| pid).collect()
+    heard.iter().filter(|who| catches(who)).for_each(|&who| signal(who, warning.signal()));
+    let has_ended = !processes.is_empty() && !processes.iter().any(is_alive);
+    (has_ended || !heard.is_empty()).then(|| heard.into_iter().map(|(pid, _)| pid).collect())
+}
+
+/// Whether a process still runs; one that has ended has no memory.
+fn is_alive(process: &ProcessSample) -> bool {
+    open((process.identity.pid, process.identity.started)).is_some_and(|mut now| matches!(now.memory(), Ok(Some(_))))
 }
 
 /// Sends SIGKILL to processes.

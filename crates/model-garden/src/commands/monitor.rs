@@ -210,7 +210,7 @@ fn follow(
 /// Passes a stop on. What a program makes of a scheduler's warning that it catches is its own business, so that is no request to end.
 fn is_asked_to_end(live: &Live, pid: u32, stop: Stop) -> bool {
     if let Stop::Warned(warning) = stop
-        && !forward_warning(&live.watch.tree().processes, warning).is_empty()
+        && forward_warning(&live.watch.tree().processes, pid, warning).is_some()
     {
         return false;
     }
