@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::launch::Ending;
+use crate::signals::{REQUEUE, Warning};
 
 /// One start of the program, from its launch to its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -63,6 +64,8 @@ pub enum Outcome {
     },
     /// It was stopped at the limit and has a checkpoint that holds all its steps, as far as it told them.
     StoppedWithCheckpoint,
+    /// A scheduler's warning, SIGUSR1 or SIGUSR2, ended it: by way of the guard, or because it died of the signal itself.
+    StoppedByScheduler,
     /// The restart budget is spent: too many starts in a row brought no newer checkpoint.
     BudgetSpent,
     /// It ended at the limit without having saved its last steps.
@@ -74,7 +77,7 @@ impl Outcome {
     pub fn code(self) -> i32 {
         match self {
             Outcome::Own { code } => code,
-            Outcome::StoppedWithCheckpoint => 75,
+            Outcome::StoppedWithCheckpoint | Outcome::StoppedByScheduler => REQUEUE,
             Outcome::BudgetSpent => 76,
             Outcome::CouldNotSave => 77,
         }
@@ -127,14 +130,29 @@ pub struct Summary {
     pub outcome: Outcome,
     /// How it ended, in a sentence.
     pub words: String,
-    /// Whether we were asked to end it, by a signal to us.
+    /// Whether we were asked to end it, by a signal to us; also by one that was passed on to it.
     #[serde(default)]
     pub was_asked: bool,
     /// Each start.
     pub attempts: Vec<Attempt>,
 }
 
+impl Summary {
+    /// Whether it was stopped as somebody asked, and can go on.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.code, 0 | REQUEUE)
+    }
+}
+
 impl Ending {
+    /// The warning of a scheduler that it died of; a shell reports that of its command as a code.
+    pub fn warning(self) -> Option<Warning> {
+        match self {
+            Ending::Signal(signal) => Warning::of(signal),
+            Ending::Code(code) => Warning::of(code - 128),
+        }
+    }
+
     /// How it ended, in words.
     pub fn words(self) -> String {
         match self {

@@ -26,6 +26,15 @@ pub enum OnLimit {
     Restart,
 }
 
+/// What to do when a scheduler warns with SIGUSR1 or SIGUSR2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnWarning {
+    /// Pass it on to a program that catches it, and stop another as on SIGTERM.
+    Forward,
+    /// Stop as on SIGTERM: the program catches it only for the case that the guard does not get it.
+    Stop,
+}
+
 /// What is to be run, and how it is to be guarded.
 #[derive(Debug)]
 pub struct GuardConfig {
@@ -41,6 +50,8 @@ pub struct GuardConfig {
     pub grace: Duration,
     /// What to do when the limit is near.
     pub on_limit: OnLimit,
+    /// What to do when a scheduler warns.
+    pub on_warning: OnWarning,
     /// How many starts in a row may bring no newer checkpoint before it is not started again.
     pub max_restarts: u32,
     /// Words that make it go on from a checkpoint.

@@ -15,10 +15,10 @@ use garden_probe::{Role, open_for_writing};
 use crate::attempt::Attempt;
 use crate::channel::Channel;
 use crate::checkpoint::Checkpoint;
-use crate::config::Remark;
+use crate::config::{OnWarning, Remark};
 use crate::launch::Ending;
 use crate::live::{Happening, Live};
-use crate::method::{Method, Who, kill, terminate};
+use crate::method::{Method, Who, forward_warning, kill, terminate};
 use crate::policy::{LAST_LINE, Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
 use crate::saves::{Look, Saved};
 use crate::signals::{Stop, pass_stop_on};
@@ -205,7 +205,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// Whether training goes on although the process that was started has ended, as with a program that becomes a daemon.
     fn goes_on(&mut self) -> bool {
-        if self.reached.is_some() || self.session.was_asked || !self.live.watch.sample().unwrap_or(false) {
+        if self.reached.is_some() || self.session.asked.is_some() || !self.live.watch.sample().unwrap_or(false) {
             return false;
         }
         let training = self.live.watch.tree().processes.iter().find(|process| process.role == Role::Training);
@@ -503,10 +503,15 @@ impl<'k, 'a> Guard<'k, 'a> {
         if stop == Stop::HungUp {
             return self.say("the terminal is gone; the guard keeps watching");
         }
-        if std::mem::replace(&mut self.session.was_asked, true) {
+        if self.is_forwarded(stop) {
+            return;
+        }
+        if self.session.asked.is_some() {
+            self.session.is_hurried = true;
             self.say("asked again: ending it now");
             return self.end();
         }
+        self.session.asked = Some(stop);
         if !matches!(self.phase, Phase::Running) {
             return self.say("already stopping; Ctrl-C or SIGTERM again ends it now");
         }
@@ -523,15 +528,39 @@ impl<'k, 'a> Guard<'k, 'a> {
                 self.phase = Phase::Waiting;
             }
             Method::AfterCheckpoint | Method::None => {
-                self.say("asked to stop: the program cannot save on request, so the signal is passed on");
+                self.say(match stop {
+                    Stop::Warned(_) => "asked to stop: the program cannot save on request, so it gets SIGTERM",
+                    _ => "asked to stop: the program cannot save on request, so the signal is passed on",
+                });
                 pass_stop_on(self.attempt.pid, stop);
             }
         }
     }
 
+    /// Passes a scheduler's warning on to a program that catches it, and so has plans of its own.
+    fn is_forwarded(&mut self, stop: Stop) -> bool {
+        let Stop::Warned(warning) = stop else { return false };
+        let is_left_alone = matches!(self.phase, Phase::Running) && self.session.asked.is_none();
+        if !is_left_alone || self.session.config.on_warning == OnWarning::Stop {
+            return false;
+        }
+        let processes = &self.live.watch.tree().processes;
+        let Some(heard) = forward_warning(processes, self.attempt.pid, warning) else { return false };
+        let names: Vec<String> = heard.iter().map(ToString::to_string).collect();
+        if !names.is_empty() {
+            self.say(&format!(
+                "{} is left to the program, which catches it: process {}",
+                warning.name(),
+                names.join(" and ")
+            ));
+        }
+        self.session.was_forwarded = true;
+        true
+    }
+
     /// Waits for what the program left behind, and ends it.
     fn clear(&mut self) {
-        let is_hurried = self.reached.is_some() || self.session.was_asked;
+        let is_hurried = self.reached.is_some() || self.session.asked.is_some();
         let patience = if is_hurried { SHORT_LINGER } else { LINGER };
         let begin = Instant::now();
         let mut was_told = false;

@@ -85,14 +85,14 @@ impl Live {
         }))
     }
 
-    /// Waits between two starts of a program; true if somebody asks for the end meanwhile. What the last one said is dropped.
-    pub fn is_asked_within(&mut self, pause: Duration) -> bool {
+    /// Waits between two starts of a program, and says how somebody asked for the end meanwhile. What the last one said is dropped.
+    pub fn asked_within(&mut self, pause: Duration) -> Option<Stop> {
         let until = Instant::now() + pause;
         loop {
             match self.notices.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Notice::Asked(stop)) if stop != Stop::HungUp => return true,
+                Ok(Notice::Asked(stop)) if stop != Stop::HungUp => return Some(stop),
                 Ok(_) => {}
-                Err(_) => return false,
+                Err(_) => return None,
             }
         }
     }

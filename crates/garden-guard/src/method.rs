@@ -8,6 +8,7 @@ use garden_probe::{Identity, Process, ProcessSample, Role};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::channel::Channel;
+use crate::signals::Warning;
 
 /// The number of SIGTERM.
 const SIGTERM: i32 = 15;
@@ -105,6 +106,29 @@ pub fn terminate(processes: &[Who]) {
         let is_deaf = open(who).is_some_and(|process| process.ignores(SIGTERM));
         signal(who, if is_deaf { Signal::KILL } else { Signal::TERM });
     }
+}
+
+/// Leaves a scheduler's warning to a program that catches it: training processes that save then, or else the command itself (`first`), as a script with a
+/// trap. Those get it, others would die of it. Returns who they are, nobody if the program has ended by now; `None` if it would die of it.
+pub fn forward_warning(processes: &[ProcessSample], first: u32, warning: Warning) -> Option<Vec<u32>> {
+    let number = warning.number();
+    let catches = |who: &Who| open(*who).is_some_and(|process| process.catches(number));
+    // One that had the signal from the scheduler, too, may be ending, and has no handlers any more.
+    let sample = |who: &Who| processes.iter().find(|process| (process.identity.pid, process.identity.started) == *who);
+    let knows = |who: &Who| catches(who) || sample(who).is_some_and(|sample| sample.caught(number));
+    let mut heard: Vec<Who> = training(processes).into_iter().filter(knows).collect();
+    if heard.is_empty() {
+        let command = processes.iter().find(|process| process.identity.pid == first);
+        heard.extend(command.map(|process| (first, process.identity.started)).filter(knows));
+    }
+    heard.iter().filter(|who| catches(who)).for_each(|&who| signal(who, warning.signal()));
+    let has_ended = !processes.is_empty() && !processes.iter().any(is_alive);
+    (has_ended || !heard.is_empty()).then(|| heard.into_iter().map(|(pid, _)| pid).collect())
+}
+
+/// Whether a process still runs; one that has ended has no memory.
+fn is_alive(process: &ProcessSample) -> bool {
+    open((process.identity.pid, process.identity.started)).is_some_and(|mut now| matches!(now.memory(), Ok(Some(_))))
 }
 
 /// Sends SIGKILL to processes.

@@ -21,7 +21,7 @@ use crate::policy::Pace;
 use crate::recorder::Recorder;
 use crate::resume::resume_words;
 use crate::saves::Saves;
-use crate::signals::listen_for_stops;
+use crate::signals::{REQUEUE, Stop, listen_for_stops};
 use crate::watch::Watch;
 
 /// The environment variable that names the checkpoint to go on from.
@@ -48,7 +48,9 @@ pub fn supervise(config: &GuardConfig, observer: &mut dyn Observer) -> Result<Su
         channel,
         saves: None,
         pace: Pace::default(),
-        was_asked: false,
+        asked: None,
+        is_hurried: false,
+        was_forwarded: false,
     };
     if let Some(folder) = &config.checkpoint_dir {
         session.watch_saves(folder);
@@ -155,9 +157,12 @@ impl Supervisor<'_> {
             match self.next(guarded) {
                 Next::Finish(end) => return Ok(self.summary(end, &live)),
                 Next::Restart(resume, end) => {
-                    if live.is_asked_within(backoff) {
+                    if let Some(stop) = live.asked_within(backoff) {
                         self.session.observer.say(&Remark::News("asked to stop: not restarting".into()));
-                        return Ok(self.summary(end, &live));
+                        self.session.asked = Some(stop);
+                        let is_warned = matches!(stop, Stop::Warned(_));
+                        let outcome = if is_warned { Outcome::StoppedByScheduler } else { end.0 };
+                        return Ok(self.summary((outcome, end.1), &live));
                     }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
                     let (next, sampler) = self.start(resume)?;
@@ -176,7 +181,7 @@ impl Supervisor<'_> {
             failed_readings: live.watch.sampler().failed(),
             unwritten_lines: unwritten,
         };
-        let was_asked = self.session.was_asked;
+        let was_asked = self.session.asked.is_some() || self.session.was_forwarded;
         Summary { code: outcome.code(), outcome, words, was_asked, attempts: self.attempts, troubles }
     }
 
@@ -210,14 +215,21 @@ impl Supervisor<'_> {
         let GuardedAttempt { attempt, ending, reached, kept, is_done } = guarded;
         // A shell tells the end of its command by signal 9 as 137.
         let is_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
-        let was_killed = is_kill && reached.is_none() && !self.session.was_asked;
-        let words = kept_words(&attempt, kept);
+        let was_killed = is_kill && reached.is_none() && self.session.asked.is_none();
+        let kept_words = kept_words(&attempt, kept);
         let how = format!("the program {}", attempt.ending);
         let is_own = reached.is_none() && !was_killed;
-        let has_failed_at_once = is_own && ending != Ending::Code(0) && self.is_over_at_once(&attempt);
+        // One that was warned, or wants to be started again later, has not failed because of its checkpoint.
+        let is_failure = !matches!(ending, Ending::Code(0 | REQUEUE)) && !self.session.was_forwarded;
+        let has_failed_at_once = is_own && is_failure && self.is_over_at_once(&attempt);
         let resumed_from = attempt.resumed_from.clone().filter(|_| has_failed_at_once);
         self.attempts.push(attempt);
-        let can_restart = self.session.config.on_limit == OnLimit::Restart && !self.session.was_asked;
+        if let Some(words) = self.why_warned(ending, &how)
+            && !(is_done && ending == Ending::Code(0))
+        {
+            return Next::Finish((Outcome::StoppedByScheduler, format!("{words}: {kept_words}")));
+        }
+        let can_restart = self.session.config.on_limit == OnLimit::Restart && self.session.asked.is_none();
         if let Some(tried) = resumed_from.filter(|_| can_restart) {
             return self.try_the_one_before(&tried, ending, &how);
         }
@@ -231,8 +243,18 @@ impl Supervisor<'_> {
         }
         let is_saved = kept == Recovered::All && !was_killed;
         let outcome = if is_saved { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
-        let end = (outcome, format!("{what}: {words}"));
-        if can_restart { self.restart(&what, &words, end) } else { Next::Finish(end) }
+        let end = (outcome, format!("{what}: {kept_words}"));
+        if can_restart { self.restart(&what, &kept_words, end) } else { Next::Finish(end) }
+    }
+
+    /// How a scheduler's warning came to end the program, if one did. Where every process of a job got it, the program may be dead before we have heard it.
+    fn why_warned(&self, ending: Ending, how: &str) -> Option<String> {
+        let is_obeyed = !self.session.is_hurried || matches!(ending, Ending::Code(0 | REQUEUE));
+        match (self.session.asked, ending.warning()) {
+            (Some(Stop::Warned(warning)), _) if is_obeyed => Some(format!("stopped because of {}", warning.name())),
+            (None, Some(_)) => Some(how.to_string()),
+            _ => None,
+        }
     }
 
     /// Whether a start ended before its first step; where no steps are told, within a minute.

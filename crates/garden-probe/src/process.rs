@@ -140,6 +140,9 @@ pub struct Shares {
 /// For this long after it was found, a process may still `exec` the program it was started for.
 const YOUNG: Duration = Duration::from_secs(2);
 
+/// For this long after a process was last seen to catch a signal it counts as catching it: one that ends on a signal gives its handlers up first.
+const HANDLED: Duration = Duration::from_secs(10);
+
 /// A process under watch.
 #[derive(Debug)]
 pub struct Process {
@@ -152,6 +155,8 @@ pub struct Process {
     found: Instant,
     peak: u64,
     execs: u32,
+    /// Signals that it catches, as bits, and when it last caught all of them.
+    caught: (u64, Instant),
 }
 
 impl Process {
@@ -159,7 +164,8 @@ impl Process {
     pub fn open(identity: Identity) -> io::Result<Process> {
         let open = |name: &str| File::open(format!("/proc/{}/{name}", identity.pid));
         let (status, stat) = (open("status")?, open("stat")?);
-        Ok(Process { identity, status, stat, buffer: vec![0; 4096], found: Instant::now(), peak: 0, execs: 0 })
+        let (found, buffer) = (Instant::now(), vec![0; 4096]);
+        Ok(Process { identity, status, stat, buffer, found, peak: 0, execs: 0, caught: (0, found) })
     }
 
     /// Reads the counters; an error means that the process has exited, `None` that it is a zombie without memory.
@@ -167,6 +173,7 @@ impl Process {
         let length = self.status.read_at(&mut self.buffer, 0)?;
         let status = &self.buffer[..length];
         let Some(mut memory) = parse_status(status) else { return Ok(None) };
+        let caught = signals(status, b"SigCgt:");
         let has_new_name = field(status, b"Name:").is_some_and(|name| name != self.identity.name);
         let length = self.stat.read_at(&mut self.buffer, 0)?;
         let mut has_new_image = false;
@@ -180,7 +187,20 @@ impl Process {
             self.ask_again();
         }
         self.peak = memory.peak;
+        self.remember(caught);
         Ok(Some(memory))
+    }
+
+    fn remember(&mut self, caught: u64) {
+        let (before, when) = self.caught;
+        let is_less = before & !caught != 0;
+        self.caught =
+            if is_less && when.elapsed() < HANDLED { (before | caught, when) } else { (caught, Instant::now()) };
+    }
+
+    /// Signals that it catches, or did until a few seconds ago, as bits; known from the last look at its memory.
+    pub(crate) fn caught(&self) -> u64 {
+        self.caught.0
     }
 
     /// The number of `exec` calls seen.
@@ -195,6 +215,8 @@ impl Process {
         };
         if !now.is_fork_of(&self.identity) {
             self.execs += 1;
+            // Handlers end with the program that set them.
+            self.caught = (0, self.found);
         }
         // Once its parent has exited, another process adopts it.
         self.identity = Identity { parent: self.identity.parent, ..now };
@@ -213,9 +235,7 @@ impl Process {
     fn has_signal(&self, mask: &[u8], signal: i32) -> bool {
         let mut buffer = [0; 4096];
         let status = self.status.read_at(&mut buffer, 0).map_or(&[][..], |length| &buffer[..length]);
-        let mask = field(status, mask).and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let bit = u32::try_from(signal - 1).ok().and_then(|shift| 1_u64.checked_shl(shift));
-        mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
+        has_bit(signals(status, mask), signal)
     }
 
     /// Walks all pages; takes about 10 ms per GiB and holds the process's mmap lock meanwhile.
@@ -228,6 +248,17 @@ impl Process {
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     let line = status.split(|&byte| byte == b'\n').find(|line| line.starts_with(name))?;
     std::str::from_utf8(&line[name.len()..]).ok().map(str::trim)
+}
+
+/// A set of signals of `/proc/PID/status`, as bits.
+fn signals(status: &[u8], name: &[u8]) -> u64 {
+    field(status, name).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+}
+
+/// Whether a set of signals has this one.
+pub(crate) fn has_bit(signals: u64, signal: i32) -> bool {
+    let bit = u32::try_from(signal - 1).ok().and_then(|shift| 1_u64.checked_shl(shift));
+    bit.is_some_and(|bit| signals & bit != 0)
 }
 
 fn kib(status: &[u8], name: &[u8]) -> Option<u64> {

@@ -16,7 +16,7 @@ use crate::gpu::{GpuSample, Gpus};
 use crate::huge::Faults;
 use crate::libraries::{Coded, Loaded};
 use crate::machine::{MachineMemory, MachineProbe};
-use crate::process::{Identity, Memory, Process, Shares};
+use crate::process::{Identity, Memory, Process, Shares, has_bit};
 use crate::role::Role;
 use crate::round::{Round, Set, had_visitors};
 use crate::sharing::{Kinds, Present, Reading, Sharing};
@@ -76,6 +76,14 @@ pub struct ProcessSample {
     pub own: u64,
     /// Its GPU memory in bytes; `None` if it uses none or that is unknown.
     pub gpu: Option<u64>,
+    caught: u64,
+}
+
+impl ProcessSample {
+    /// Whether it caught a signal, at this reading or a few seconds before.
+    pub fn caught(&self, signal: i32) -> bool {
+        has_bit(self.caught, signal)
+    }
 }
 
 /// One reading of a whole tree.
@@ -222,7 +230,8 @@ impl Sampler {
                         faulted: self.faults.bytes(memory.faults),
                         faults_of_children: memory.faults_of_children,
                     });
-                    processes.push(ProcessSample { identity, role: member.role(), memory, own: memory.rss, gpu: None });
+                    let (role, caught) = (member.role(), member.process.caught());
+                    processes.push(ProcessSample { identity, role, memory, own: memory.rss, gpu: None, caught });
                 }
                 // A zombie has nothing but its process table entry.
                 Ok(None) => self.zombies.push(member.process.identity.pid),

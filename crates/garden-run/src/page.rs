@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use garden_guard::Summary;
 use garden_memory::{Verdict, elapsed, grouped, short_time};
 use garden_report::{Block, News, Page, Section, json_text};
 use garden_train::{EvalReport, FIELDS, Field, Recipe};
@@ -59,11 +60,11 @@ pub fn title(folder: &Path) -> String {
 
 fn outcome(record: &RunRecord) -> (&'static str, News) {
     let is_leaking = record.judged.as_ref().is_some_and(|judged| judged.diagnosis.verdict == Verdict::Leak);
-    match (&record.end, record.guard.as_ref().map(|summary| summary.code)) {
+    match (&record.end, record.guard.as_ref().map(Summary::is_stopped)) {
         (Some(_), _) if is_leaking => ("trained, but leaks", News::Open),
         (Some(_), _) => ("trained", News::Good),
-        (None, Some(0)) => ("stopped", News::Open),
-        (None, Some(_)) => ("failed", News::Bad),
+        (None, Some(true)) => ("stopped", News::Open),
+        (None, Some(false)) => ("failed", News::Bad),
         (None, None) => ("not finished", News::Unknown),
     }
 }

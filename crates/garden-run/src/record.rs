@@ -163,7 +163,7 @@ impl RunRecord {
         let Some(end) = &self.end else {
             return match &self.guard {
                 // Somebody asked for it.
-                Some(summary) if summary.code == 0 => {
+                Some(summary) if summary.is_stopped() => {
                     let saved = summary.attempts.last().and_then(|attempt| attempt.checkpoint.as_deref());
                     let saved = saved.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
                     let saved =

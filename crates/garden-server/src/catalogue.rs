@@ -60,7 +60,7 @@ pub(crate) fn bases(folders: &[PathBuf]) -> Vec<Base> {
 /// What is wrong with the models that an operator has named: two of one name, or an alias of nothing.
 pub(crate) fn check_models(folders: &[PathBuf], aliases: &BTreeMap<String, String>) -> Result<(), String> {
     let bases = bases(folders);
-    for pair in bases.windows(2).filter(|pair| pair[0].name == pair[1].name) {
+    if let Some(pair) = bases.windows(2).find(|pair| pair[0].name == pair[1].name) {
         let (one, other) = (pair[0].folder.display(), pair[1].folder.display());
         return Err(format!("two models have the name `{}`: `{one}` and `{other}`", pair[0].name));
     }

@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn slow_work_and_busy_clients_do_not_keep_others_waiting() {
-        let table: &[(&[(&str, u64)], &[&str], &[usize])] = &[
+        type Row<'a> = (&'a [(&'a str, u64)], &'a [&'a str], &'a [usize]);
+        let table: &[Row<'_>] = &[
             // Nobody works: the first two.
             (&[], &["a", "a", "a"], &[0, 1]),
             // The other client comes before the second of the first.

@@ -525,8 +525,15 @@ fn is_moved(one: &Value, other: &Value) -> bool {
     one.file_name() == other.file_name() && (!one.exists() || held(one) == held(other))
 }
 
-/// What tells folders of models apart without reading their weights: settings, and the lengths of weights.
-fn held(folder: &Path) -> Option<(Vec<Vec<u8>>, Vec<(String, u64)>)> {
+/// What tells folders of models apart without reading their weights.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    settings: Vec<Vec<u8>>,
+    /// Files of weights with their lengths.
+    weights: Vec<(String, u64)>,
+}
+
+fn held(folder: &Path) -> Option<Held> {
     let settings = ["config.json", "adapter_config.json"].iter().filter_map(|name| fs::read(folder.join(name)).ok());
     let mut weights = Vec::new();
     for entry in fs::read_dir(folder).ok()?.flatten() {
@@ -536,7 +543,7 @@ fn held(folder: &Path) -> Option<(Vec<Vec<u8>>, Vec<(String, u64)>)> {
         }
     }
     weights.sort_unstable();
-    Some((settings.collect(), weights))
+    Some(Held { settings: settings.collect(), weights })
 }
 
 /// Whether evaluations before and after a change of settings can be compared.

@@ -9,6 +9,11 @@ use garden_memory::Bytes;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
+/// Until a guard listens, a scheduler's warning ends us with the code to start again: nothing has begun.
+pub fn leave_on_warnings() -> Result<(), Failure> {
+    garden_guard::leave_on_warnings().map_err(|error| Failure::new("cannot listen for signals", &error, None))
+}
+
 /// Takes a folder for the state of a run.
 pub fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
     StateFolder::take(folder).map_err(|error| {

@@ -31,7 +31,9 @@ impl Guard<'_, '_> {
             (Some(_), _) if lost_steps.is_none_or(|lost| lost <= 0.0) => Recovered::All,
             _ if self.has_told && !is_ended_by_us => Recovered::All,
             (Some(_), _) => Recovered::Part,
-            (None, Some(Reached::Asked)) if self.session.saves.is_none() && !is_ended_by_us => Recovered::Unknown,
+            (None, reached) if self.session.saves.is_none() && !is_ended_by_us && self.was_to_save(reached) => {
+                Recovered::Unknown
+            }
             (None, _) => Recovered::Nothing,
         };
         let attempt = &mut self.attempt;
@@ -47,6 +49,10 @@ impl Guard<'_, '_> {
         attempt.lost_steps = if is_told { attempt.last_step.map(|_| 0.0) } else { lost_steps };
         attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
         kept
+    }
+
+    fn was_to_save(&self, reached: Option<Reached>) -> bool {
+        reached == Some(Reached::Asked) || matches!(self.phase, Phase::Saving(_))
     }
 
     /// Steps that were done after the last one that a checkpoint holds.

@@ -9,6 +9,7 @@ use crate::config::{GuardConfig, Observer};
 use crate::launch::Notice;
 use crate::policy::Pace;
 use crate::saves::Saves;
+use crate::signals::Stop;
 
 /// What lasts over all starts of a program.
 pub(crate) struct GuardSession<'a> {
@@ -18,8 +19,12 @@ pub(crate) struct GuardSession<'a> {
     pub channel: Option<Channel>,
     pub saves: Option<Saves>,
     pub pace: Pace,
-    /// Whether somebody asked for the end of it all.
-    pub was_asked: bool,
+    /// How somebody first asked for the end of it all.
+    pub asked: Option<Stop>,
+    /// Whether somebody asked again, for an end at once.
+    pub is_hurried: bool,
+    /// Whether a warning was passed on to the program.
+    pub was_forwarded: bool,
 }
 
 impl GuardSession<'_> {

@@ -10,10 +10,12 @@ use super::Printed;
 
 pub const TRAIN_HELP: &str = "\
 Training runs in a separate process under the guard: Ctrl-C saves a checkpoint and stops, a second Ctrl-C quits immediately; before memory runs out it
-saves and restarts. Option names of Hugging Face's trainer work too (--num_train_epochs, --per_device_train_batch_size, ...).
+saves and restarts. SIGUSR1 and SIGUSR2, by which batch schedulers warn, save and stop as well. Option names of Hugging Face's trainer work too
+(--num_train_epochs, --per_device_train_batch_size, ...).
 
-Exit codes: 0 trained; 1 does not fit into memory; 2 a problem with the recipe, the model, the data or the disk; 75 to 77 stopped at the memory limit,
-with or without a checkpoint; 130 stopped by Ctrl-C with a checkpoint.
+Exit codes: 0 trained; 1 does not fit into memory; 2 a problem with the recipe, the model, the data or the disk; 75 stopped by SIGUSR1 or SIGUSR2,
+or at the memory limit, with a checkpoint: start it again with --resume auto; 76, 77 stopped at the memory limit with all restarts used, without a
+checkpoint; 130 stopped by Ctrl-C or SIGTERM with a checkpoint.
 
 Examples:
   model-garden train-vision --model Qwen/Qwen2.5-VL-3B-Instruct \\

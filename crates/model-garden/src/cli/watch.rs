@@ -59,7 +59,8 @@ pub struct Monitor {
 pub const RUN_HELP: &str = "\
 Exit codes:
   the command's own   it ended by itself, or on request
-  75                  stopped at the limit with a complete checkpoint
+  75                  stopped at the limit with a complete checkpoint, or by a batch
+                      scheduler's SIGUSR1 or SIGUSR2 that it does not catch
   76                  more than --max-restarts starts in a row without a newer checkpoint
   77                  ended at the limit, or killed, with its last steps unsaved
   1                   it ended with 0, but --stable-after or --stable-between failed

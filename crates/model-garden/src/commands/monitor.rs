@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::Instant;
 
 use garden_guard::{
-    Channel, Ending, Happening, Launch, Launched, Live, Notice, OutputMode, Recorder, Stop, Watch, launch,
-    listen_for_stops, origin, pass_stop_on,
+    Channel, Ending, Happening, Launch, Launched, Live, Notice, OutputMode, Recorder, Stop, Watch, forward_warning,
+    launch, listen_for_stops, origin, pass_stop_on,
 };
 use garden_memory::{Bytes, EventKind, MIB, RunFacts};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
@@ -81,8 +81,8 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     };
     Ok(match ending {
         Some(ending) if arguments.passthrough => Outcome::Program(ending.code()),
-        // How a program ends that was told to is no failure of its own.
-        Some(ending) if ending != Ending::Code(0) && !was_asked => Outcome::CommandFailed,
+        // How a program ends that was told to is no failure of its own, and a scheduler may have told it without us.
+        Some(ending) if ending != Ending::Code(0) && !was_asked && ending.warning().is_none() => Outcome::CommandFailed,
         _ => outcome(&judged),
     })
 }
@@ -189,10 +189,7 @@ fn follow(
             // Without a terminal there is nobody to show it to, but the trace is still wanted.
             Happening::Asked(Stop::HungUp) if is_ours => {}
             // A program of ours is asked to end and watched until it has; another one is left alone.
-            Happening::Asked(stop) if is_ours => {
-                *was_asked = true;
-                pass_stop_on(pid, stop);
-            }
+            Happening::Asked(stop) if is_ours => *was_asked |= is_asked_to_end(live, pid, stop),
             Happening::Asked(_) => return Ok(End::Watching),
             Happening::Gone if !is_ours => return Ok(End::Watching),
             Happening::Told(message) if message.event == Some(EventKind::Exit) && !is_ours => return Ok(End::Watching),
@@ -208,6 +205,17 @@ fn follow(
         }
     }
     Ok(End::Watching)
+}
+
+/// Passes a stop on. What a program makes of a scheduler's warning that it catches is its own business, so that is no request to end.
+fn is_asked_to_end(live: &Live, pid: u32, stop: Stop) -> bool {
+    if let Stop::Warned(warning) = stop
+        && forward_warning(&live.watch.tree().processes, pid, warning).is_some()
+    {
+        return false;
+    }
+    pass_stop_on(pid, stop);
+    true
 }
 
 fn cannot_write(error: io::Error) -> Failure {
@@ -264,10 +272,7 @@ fn see_out(
     loop {
         match live.wait() {
             Some(Notice::Ended(ending)) => return Ok(ending),
-            Some(Notice::Asked(stop)) => {
-                *was_asked = true;
-                pass_stop_on(pid, stop);
-            }
+            Some(Notice::Asked(stop)) => *was_asked |= is_asked_to_end(live, pid, stop),
             Some(Notice::Output(output)) if was_drawn => printer.pass_on(&output),
             Some(_) => {}
             None => return Ok(Ending::Code(0)),

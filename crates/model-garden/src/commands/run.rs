@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, Troubles, ask_to_end,
+    Fence, GuardConfig, Observer, OnLimit, OnWarning, OutputMode, Remark, StateFolder, Summary, Troubles, ask_to_end,
     start_in_background, supervise, supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
@@ -17,7 +17,7 @@ use garden_run::guarded;
 use super::Outcome;
 use crate::cli;
 use crate::failure::Failure;
-use crate::guarding::{guard_failure, say_summary, take_folder};
+use crate::guarding::{guard_failure, leave_on_warnings, say_summary, take_folder};
 use crate::judging::{HeldTrace, check_page, judge_and_print, write_page};
 use crate::printer::Printer;
 use crate::show::Show;
@@ -39,6 +39,7 @@ pub fn run(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> 
 }
 
 fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
+    leave_on_warnings()?;
     let watching = &arguments.watching;
     check_page(watching.report.as_deref())?;
     let state = arguments.state_dir.as_deref().map(take_folder).transpose()?;
@@ -96,6 +97,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
             cli::OnLimit::Stop => OnLimit::Stop,
             cli::OnLimit::Restart => OnLimit::Restart,
         },
+        on_warning: OnWarning::Forward,
         max_restarts: arguments.max_restarts,
         resume_with: arguments.resume_with.clone(),
         checkpoint_dir,

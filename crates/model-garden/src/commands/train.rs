@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_data::BatchSize;
-use garden_guard::{GuardConfig, OnLimit, OutputMode, StateFolder, supervise, supervisor_of};
+use garden_guard::{GuardConfig, OnLimit, OnWarning, OutputMode, REQUEUE, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_run::{FileError, GUARD, JOB, JobFile, LeftOut, RECIPE, REPORT, RunOutcome, RunRecord, TRACE, write_text};
 use garden_train::{
@@ -40,6 +40,7 @@ const ALLOCATOR: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "262144");
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
+    crate::guarding::leave_on_warnings()?;
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe, printer)?;
     run_recipe(recipe, arguments.dry_run, arguments.printed.is_json(), printer)
 }
@@ -267,8 +268,9 @@ fn train(
 /// The exit code.
 fn outcome(record: &RunRecord) -> Outcome {
     match (&record.end, record.guard.as_ref().map_or(0, |summary| summary.code)) {
-        (Some(end), 0) if end.is_no_op() => Outcome::BadNews,
-        (Some(_), 0) => Outcome::Fine,
+        // One that was asked to end after its last step has trained all the same.
+        (Some(end), 0 | REQUEUE) if end.is_no_op() => Outcome::BadNews,
+        (Some(_), 0 | REQUEUE) => Outcome::Fine,
         // It was asked to end and has saved: as a shell tells Ctrl-C.
         (None, 0) => Outcome::Program(130),
         // An error like any other for whoever started us.
@@ -305,6 +307,7 @@ fn config(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Gu
         stop_at: STOP_AT,
         grace: GRACE,
         on_limit: OnLimit::Restart,
+        on_warning: OnWarning::Stop,
         max_restarts: RESTARTS,
         // The process that trains finds it in its environment.
         resume_with: None,

@@ -33,6 +33,7 @@ mod resume;
 mod rows;
 mod run;
 mod serve;
+mod signals;
 mod terminal;
 mod traces;
 mod train;

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,10 +16,10 @@ use serde_json::Value;
 /// How long anything here may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often a moment is waited for that may have passed before it is noticed.
-const TRIES: usize = 30;
+pub(crate) const TRIES: usize = 30;
 const ROWS: usize = 24;
 /// Steps of an epoch.
-const STEPS: usize = 12;
+pub(crate) const STEPS: usize = 12;
 
 /// What happened to a run before the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,15 +89,15 @@ fn expected(happened: Happened, next: Next) -> Expected {
 }
 
 /// Files that all runs of a test share.
-struct Scene {
-    folder: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) folder: PathBuf,
     dataset: PathBuf,
-    evaluation: PathBuf,
+    pub(crate) evaluation: PathBuf,
     other_evaluation: PathBuf,
 }
 
 impl Scene {
-    fn new(name: &str) -> Scene {
+    pub(crate) fn new(name: &str) -> Scene {
         let folder = scratch(name);
         let rows = |name: &str, rows: usize, question: &str| {
             let inside = folder.join(name);
@@ -111,7 +112,7 @@ impl Scene {
         }
     }
 
-    fn words(&self, output: &Path, more: &[&str]) -> Vec<String> {
+    pub(crate) fn words(&self, output: &Path, more: &[&str]) -> Vec<String> {
         let fixed =
             ["train-vision", "--base-model", "testdata/tiny-model", "--dataset", self.dataset.to_str().unwrap()];
         let steps = ["--output-dir", output.to_str().unwrap(), "--epochs", "1", "--batch-size", "2"];
@@ -124,15 +125,17 @@ impl Scene {
         all.iter().map(ToString::to_string).collect()
     }
 
-    fn train(&self, output: &Path, more: &[&str]) -> Output {
+    pub(crate) fn train(&self, output: &Path, more: &[&str]) -> Output {
         let words = self.words(output, more);
         run(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn start(&self, output: &Path, more: &[&str]) -> Running {
+    pub(crate) fn start(&self, output: &Path, more: &[&str]) -> Running {
         let words = self.words(output, more);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let guard = model_garden(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = model_garden(&words);
+        // A group of its own, as a scheduler starts a job: who signals it does not mean us.
+        let guard = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Running { guard, worker: Cell::new(None), output: output.to_path_buf() }
     }
 
@@ -248,8 +251,8 @@ enum Tried {
 }
 
 /// A command under way; killed, with the process that trains, when the test ends before it.
-struct Running {
-    guard: Child,
+pub(crate) struct Running {
+    pub(crate) guard: Child,
     worker: Cell<Option<u32>>,
     output: PathBuf,
 }
@@ -271,7 +274,7 @@ impl Drop for Running {
 
 impl Running {
     /// The process that trains.
-    fn worker(&self) -> u32 {
+    pub(crate) fn worker(&self) -> u32 {
         let begin = Instant::now();
         loop {
             if let Some(pid) = trainer_of(self.guard.id()) {
@@ -284,7 +287,7 @@ impl Running {
     }
 
     /// Waits for the end of the command.
-    fn end(&mut self) -> Output {
+    pub(crate) fn end(&mut self) -> Output {
         let [mut stdout, mut stderr] = [Vec::new(), Vec::new()];
         let mut talk = self.guard.stderr.take();
         std::thread::scope(|scope| {
@@ -306,7 +309,7 @@ impl Running {
     }
 
     /// The process that trains, halted; nothing if the run ended before.
-    fn halt(&mut self, is_now: &impl Fn() -> bool) -> Option<u32> {
+    pub(crate) fn halt(&mut self, is_now: &impl Fn() -> bool) -> Option<u32> {
         let worker = self.worker();
         let begin = Instant::now();
         while self.guard.try_wait().unwrap().is_none() {
@@ -369,7 +372,7 @@ fn state(pid: u32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-fn signal(name: &str, pid: u32) {
+pub(crate) fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
 }
 
@@ -391,7 +394,7 @@ fn log(output: &Path) -> Vec<Value> {
 }
 
 /// Step, loss, accuracy and norm of gradients of every step, as they are written.
-fn losses(output: &Path) -> Vec<[Value; 4]> {
+pub(crate) fn losses(output: &Path) -> Vec<[Value; 4]> {
     let lines = log(output).into_iter().filter(|line| line.get("loss").is_some());
     lines.map(|line| ["step", "loss", "mean_token_accuracy", "grad_norm"].map(|name| line[name].clone())).collect()
 }
@@ -403,7 +406,7 @@ fn evaluations(output: &Path) -> Vec<u64> {
 }
 
 /// The checkpoints of a folder, the newest last.
-fn checkpoints(output: &Path) -> Vec<PathBuf> {
+pub(crate) fn checkpoints(output: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
     let step = |path: &Path| path.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse::<usize>().ok();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| step(path).is_some()).collect();
@@ -412,13 +415,13 @@ fn checkpoints(output: &Path) -> Vec<PathBuf> {
 }
 
 /// Checkpoints that are being written, or that somebody who was killed has left.
-fn drafts(output: &Path) -> usize {
+pub(crate) fn drafts(output: &Path) -> usize {
     let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(".checkpoint-")).count()
 }
 
 /// Whether an evaluation after the first step has begun and not ended, by the trace.
-fn is_in_evaluation(output: &Path) -> bool {
+pub(crate) fn is_in_evaluation(output: &Path) -> bool {
     let trace = std::fs::read_to_string(output.join("trace.jsonl")).unwrap_or_default();
     let mut events = trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let last = events.rfind(|line| line["event"].as_str().is_some_and(|event| event.starts_with("eval_")));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser as _;
 use garden_data::{BadRow, Problem};
-use garden_guard::{Outcome as End, StateFolder, Summary};
+use garden_guard::{Outcome as End, REQUEUE, StateFolder, Summary};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
 use garden_server::fetch::{FetchLimits, fetch_pictures};
@@ -31,6 +31,7 @@ const LAST_LINES: usize = 5;
 
 /// Runs the command.
 pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Failure> {
+    crate::guarding::leave_on_warnings()?;
     let folder = JobFolder(arguments.folder.clone());
     let broken =
         |error: &io::Error| Failure::new(format!("cannot use the job's folder `{}`", folder.0.display()), error, None);
@@ -269,7 +270,8 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
             JobOutcome::Done { tokens: Some(end.progress.tokens), words: answer }
         }
         (Outcome::BadNews, None) => JobOutcome::NoRoom { words: "the plan does not fit into what is free".into() },
-        (Outcome::Program(130), None) => {
+        // Ctrl-C and SIGTERM, or a scheduler's warning.
+        (Outcome::Program(130 | REQUEUE), None) => {
             let step = garden_train::newest(&output)
                 .0
                 .and_then(|path| path.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
@@ -323,11 +325,13 @@ fn run_command(
     let exit = std::fs::read(output.join(GUARD).join("exit.json")).ok();
     match exit.and_then(|text| serde_json::from_slice::<Summary>(&text).ok()) {
         // Whatever code it gave then.
-        Some(summary) if summary.was_asked => JobOutcome::Stopped { step: None, words: summary.words },
+        Some(summary) if summary.was_asked || summary.outcome == End::StoppedByScheduler => {
+            JobOutcome::Stopped { step: None, words: summary.words }
+        }
         Some(summary) if summary.code == 0 => JobOutcome::Done { tokens: None, words: summary.words },
         Some(summary) => {
             let code = match summary.outcome {
-                End::Own { .. } => "command_failed",
+                End::Own { .. } | End::StoppedByScheduler => "command_failed",
                 End::StoppedWithCheckpoint | End::BudgetSpent | End::CouldNotSave => "memory_limit",
             };
             failed(code, format!("{} (exit code {}){}", summary.words, summary.code, last_lines(folder)))

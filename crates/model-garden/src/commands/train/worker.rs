@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
-use garden_guard::{Command, ENVIRONMENT, Message, Notice, RESUME, listen_for_stops};
+use garden_guard::{Command, ENVIRONMENT, Message, Notice, REQUEUE, RESUME, Stop, listen_for_stops};
 use garden_memory::{EventKind, RunFacts};
 use garden_probe::{Identity, Process};
 use garden_run::{JobFile, percent};
@@ -49,12 +49,15 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
         }
         Err(error) => return Err(failure(&error)),
     };
-    if finish.end != End::Asked {
-        teller.look();
-        let gpu = device.own_memory().map(|memory| memory.taken);
-        let end = run_end(&file.job, finish, &teller, begin.elapsed().as_secs_f64(), gpu);
-        garden_run::write_end(&file.job.recipe.output_dir, &end).map_err(|error| file_failure(&error))?;
+    if finish.end == End::Asked {
+        // The guard may not have got the warning.
+        let is_warned = teller.is_warned.load(Ordering::Acquire);
+        return Ok(if is_warned { Outcome::Program(REQUEUE) } else { Outcome::Fine });
     }
+    teller.look();
+    let gpu = device.own_memory().map(|memory| memory.taken);
+    let end = run_end(&file.job, finish, &teller, begin.elapsed().as_secs_f64(), gpu);
+    garden_run::write_end(&file.job.recipe.output_dir, &end).map_err(|error| file_failure(&error))?;
     Ok(Outcome::Fine)
 }
 
@@ -92,6 +95,8 @@ struct Teller<'a> {
     printer: &'a Printer,
     channel: Option<UnixStream>,
     should_end: Arc<AtomicBool>,
+    /// Whether a scheduler's warning came to this process.
+    is_warned: Arc<AtomicBool>,
     memory_steps: usize,
     logging_steps: usize,
     /// What the best evaluation is chosen by.
@@ -114,14 +119,15 @@ struct Teller<'a> {
 
 impl<'a> Teller<'a> {
     fn new(job: &Job, printer: &'a Printer) -> Result<Teller<'a>, Failure> {
-        let should_end = Arc::new(AtomicBool::new(false));
+        let [should_end, is_warned] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (sender, notices) = mpsc::sync_channel(16);
         listen_for_stops(sender).map_err(|error| Failure::new("cannot listen for signals", &error, None))?;
-        let flag = Arc::clone(&should_end);
+        let (end, warned) = (Arc::clone(&should_end), Arc::clone(&is_warned));
         std::thread::spawn(move || {
             for notice in notices {
-                if let Notice::Asked(_) = notice {
-                    flag.store(true, Ordering::Release);
+                if let Notice::Asked(stop) = notice {
+                    warned.fetch_or(matches!(stop, Stop::Warned(_)), Ordering::AcqRel);
+                    end.store(true, Ordering::Release);
                 }
             }
         });
@@ -150,6 +156,7 @@ impl<'a> Teller<'a> {
             printer,
             channel,
             should_end,
+            is_warned,
             memory_steps: recipe.memory_steps,
             logging_steps: recipe.logging_steps,
             metric: recipe.metric_for_best_model,

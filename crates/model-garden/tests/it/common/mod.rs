@@ -50,6 +50,13 @@ pub fn trainer_of(guard: u32) -> Option<u32> {
     children.split_whitespace().find(trains)?.parse().ok()
 }
 
+/// Whether a process catches a signal by now.
+pub fn catches(pid: u32, signal: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal - 1)) != 0)
+}
+
 /// A process that ends with its test, whatever happens.
 pub struct Killed(pub Child);
 

@@ -148,6 +148,34 @@ fn workers(data: &Path, job: &str) -> (Option<u32>, Option<u32>) {
     (supervisor, supervisor.and_then(crate::common::trainer_of))
 }
 
+/// A scheduler that runs the server warns its jobs, too: they stop with a checkpoint and go on, as after SIGTERM.
+#[test]
+fn a_job_that_a_scheduler_warns_goes_on() {
+    let server = Server::start(&scratch("serve-warned"), &["--allow-commands"]);
+    let file = server.upload(&rows(20));
+    let whole = server.submit(&order(&file, 6));
+    assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
+    let warn = |id: &str, name: &str| {
+        let (guard, _) = workers(&server.data, id);
+        std::process::Command::new("kill").args([name, &guard.unwrap().to_string()]).status().unwrap();
+    };
+    let check = |id: &str| {
+        let job = server.end_of(id);
+        assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+        let events = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).expect(200);
+        assert!(events.to_string().contains("The job was stopped from outside: stopped "), "{events:#}");
+    };
+    let id = server.submit(&order(&file, 6));
+    server.wait(&id, |job| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3));
+    warn(&id, "-USR1");
+    check(&id);
+    assert_eq!(adapter(&server, &id), adapter(&server, &whole));
+    let id = server.post("/api/jobs", &counting(2)).expect(200)["id"].as_str().unwrap().to_string();
+    server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
+    warn(&id, "-USR2");
+    check(&id);
+}
+
 /// Kills at random while jobs run; every job ends once, with the result of one that nothing happened to. `GARDEN_KILLS` is how often.
 #[test]
 fn kills_change_nothing() {
