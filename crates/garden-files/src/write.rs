@@ -26,6 +26,12 @@ pub fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Bytes of a file's or folder's disk that are free for this user.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -46,10 +52,4 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
         fs::remove_dir_all(&folder).unwrap();
     }
-}
-
-/// Bytes of a file's or folder's disk that are free for this user.
-pub fn free_bytes(path: &Path) -> io::Result<u64> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
 
+mod bounds;
 mod folder;
+mod manners;
+mod moving;
 mod queue;
 
 use std::io::{Read, Write};

@@ -60,6 +60,12 @@ impl Server {
         Server::run(words, data, environment)
     }
 
+    /// Starts one with exactly these arguments.
+    pub fn start_as(data: &Path, words: &[&str]) -> Server {
+        let words = std::iter::once("serve").chain(words.iter().copied()).map(str::to_string).collect();
+        Server::run(words, data, &[])
+    }
+
     fn run(words: Vec<String>, data: &Path, environment: &[(&str, &str)]) -> Server {
         let mut command: Command = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>());
         let mut child =
@@ -175,6 +181,19 @@ impl Server {
             assert!(Instant::now() < deadline, "still {job:#}");
             let is_over = ["succeeded", "failed", "cancelled"].iter().any(|status| job["status"] == *status);
             assert!(!is_over, "it ended otherwise: {job:#}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until a job is over, or gone.
+    pub fn end_of_any(&self, id: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.get(&format!("/v1/fine_tuning/jobs/{id}"));
+            if answer.status == 404 || !answer.json()["finished_at"].is_null() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "still {}", answer.text());
             std::thread::sleep(Duration::from_millis(100));
         }
     }

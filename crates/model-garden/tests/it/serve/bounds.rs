@@ -1,0 +1,302 @@
+//! What clients may take of the server: disk, connections, turns, and time.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{adapter, order, rows};
+use crate::common::http::{PATIENCE, Server};
+use crate::common::{Killed, scratch};
+
+fn id_of(answer: &Value) -> String {
+    answer["id"].as_str().unwrap().to_string()
+}
+
+fn bytes_under(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() => bytes_under(&entry.path()),
+            Ok(found) => found.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn a_job_at_its_quota_waits_at_its_checkpoint() {
+    let data = scratch("serve-quota");
+    let server = Server::start(&data, &["--quota", "3MB"]);
+    let file = server.upload(&rows(20));
+    // Values that mean harm are refused by name.
+    for (name, value) in
+        [("epochs", json!(1e300)), ("save_total_limit", json!(1_000_000_000)), ("max_steps", json!(1e18))]
+    {
+        let mut body = order(&file, 1);
+        body["method"] = Value::Null;
+        body["model_garden"]["recipe"][name] = value;
+        let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
+        assert!(refused["error"]["param"].as_str().unwrap().contains(name), "{refused}");
+    }
+    let mut greedy = order(&file, 100);
+    greedy["model_garden"]["recipe"]["save_steps"] = json!(1);
+    greedy["model_garden"]["recipe"]["save_total_limit"] = json!(1000);
+    let id = server.submit(&greedy);
+    let waiting = server.wait(&id, |job| job["model_garden"]["waits_for"] == "quota");
+    assert_eq!(waiting["status"], json!("queued"));
+    let events = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).text();
+    assert!(events.contains("The quota of this server is used up"), "{events}");
+    let (job, kept) =
+        (bytes_under(&data.join("jobs")), server.get("/api/system").expect(200)["files"]["bytes"].clone());
+    assert!(job < 12_000_000, "{job} bytes under a quota of 3 MB");
+    assert!(kept.as_u64().unwrap() > 3_000_000, "{kept}");
+    assert_eq!(server.post("/v1/fine_tuning/jobs", &order(&file, 1)).status, 507, "no more jobs");
+    assert_eq!(
+        server.form("/v1/files", &[("purpose", None, b"fine-tune"), ("file", Some("a.jsonl"), b"{}\n")]).status,
+        507
+    );
+    // With room it goes on from where it was.
+    drop(server);
+    let server = Server::start(&data, &["--quota", "1GB"]);
+    assert_eq!(server.end_of(&id)["status"], json!("succeeded"), "{:#}", server.job(&id));
+    // And all of it can be deleted.
+    server.delete(&format!("/api/jobs/{id}")).expect(200);
+    assert_eq!(server.get(&format!("/v1/fine_tuning/jobs/{id}")).status, 404);
+    assert!(!data.join("jobs").join(&id).exists());
+    assert!(bytes_under(&data.join("jobs")) == 0, "its folder is gone");
+}
+
+#[test]
+fn jobs_are_deleted_when_their_time_is_over() {
+    let data = scratch("serve-keep");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let file = server.upload(&rows(4));
+    let tuned = server.submit(&order(&file, 1));
+    let model = server.end_of(&tuned)["fine_tuned_model"].as_str().unwrap().to_string();
+    let command = id_of(&server.post("/api/jobs", &json!({"command": ["true"]})).expect(200));
+    server.end_of(&command);
+    let running = id_of(&server.post("/api/jobs", &json!({"command": ["sleep", "600"]})).expect(200));
+    server.wait(&running, |job| job["status"] == "running");
+    let refused = server.delete(&format!("/api/jobs/{running}")).expect(400);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("cancel it first"), "{refused}");
+    drop(server);
+    let server = Server::start(&data, &["--allow-commands", "--keep", "1s"]);
+    let deadline = Instant::now() + PATIENCE;
+    while server.get(&format!("/v1/fine_tuning/jobs/{command}")).status != 404 {
+        assert!(Instant::now() < deadline, "it is kept for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // A model stays, without what it was made of; a job that runs stays as it is.
+    let folder = data.join("jobs").join(&tuned).join("out");
+    while folder.join("trace.jsonl").exists() {
+        assert!(Instant::now() < deadline, "its trace is kept for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(
+        fs::read_dir(&folder).unwrap().flatten().all(|entry| !entry
+            .file_name()
+            .to_str()
+            .unwrap()
+            .starts_with("checkpoint-"))
+    );
+    server.get(&format!("/api/models/{model}/files/adapter_model.safetensors"));
+    assert_eq!(server.job(&tuned)["status"], json!("succeeded"));
+    assert_eq!(server.job(&running)["status"], json!("running"));
+    server.post(&format!("/v1/fine_tuning/jobs/{running}/cancel"), &json!({})).expect(200);
+    server.end_of_any(&running);
+}
+
+/// A disk of its own, where this machine lets us mount one.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn new(name: &str, megabytes: u32) -> Option<SmallDisk> {
+        let place = scratch(name);
+        fs::create_dir_all(&place).unwrap();
+        let size = format!("size={megabytes}m");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(&place)
+            .stderr(Stdio::null())
+            .status();
+        mounted.is_ok_and(|status| status.success()).then_some(SmallDisk(place))
+    }
+
+    /// Fills it to the last byte.
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut ballast = fs::File::create(self.0.join("ballast")).unwrap();
+        let block = vec![1_u8; 1 << 16];
+        while ballast.write_all(&block).is_ok() {}
+        while ballast.write_all(&[1]).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.0.join("ballast")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+#[test]
+fn a_full_disk_is_waited_for() {
+    let Some(disk) = SmallDisk::new("serve-full", 96) else {
+        return garden_testing::skip("a disk of its own cannot be mounted here");
+    };
+    let server = Server::start(&disk.0.join("data"), &[]);
+    let (file, other) = (server.upload(&rows(20)), server.upload(&rows(1)));
+    let whole = server.submit(&order(&file, 30));
+    server.end_of(&whole);
+    let expected = adapter(&server, &whole);
+    let id = server.submit(&order(&file, 30));
+    server.wait(&id, |job| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 6));
+    disk.fill();
+    let full = server.get("/health");
+    assert_eq!((full.status, full.json()["disk"].clone()), (503, json!("full")));
+    // What makes room can be done with nothing left, again and again.
+    server.delete(&format!("/v1/files/{other}")).expect(200);
+    let held =
+        server.wait(&id, |job| job["model_garden"]["waits_for"] == "disk" || job["model_garden"]["status"] == "queued");
+    assert_eq!(held["error"], Value::Null);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(server.job(&id)["finished_at"].is_null(), "it is not over");
+    disk.empty();
+    assert_eq!(server.end_of(&id)["status"], json!("succeeded"), "{:#}", server.job(&id));
+    assert_eq!(adapter(&server, &id), expected, "the result is that of a job that nothing happened to");
+    server.get("/health").expect(200);
+}
+
+/// A thousand downloads that nobody reads, and two thousand connections that say nothing, beside a client that wants something.
+#[test]
+fn silent_clients_lock_nobody_out() {
+    let server = Server::start(&scratch("serve-silent"), &[]);
+    let mut large = rows(1);
+    large.push_str(&" ".repeat(8 << 20));
+    let file = server.upload(&large);
+    let script = r#"
+import resource, socket, sys, time
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+host, port = sys.argv[1].split(":")
+def connect():
+    for _ in range(50):
+        try:
+            one = socket.create_connection((host, int(port)), timeout=20)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            return one
+        except OSError:
+            time.sleep(0.05)
+kept = []
+for number in range(1024):
+    kept.append(connect())
+    try:
+        kept[-1].sendall(b"GET /v1/files/%s/content HTTP/1.1\r\nHost: localhost\r\n\r\n" % sys.argv[2].encode())
+    except OSError:
+        pass
+for number in range(2000):
+    kept.append(connect())
+print(len(kept), flush=True)
+time.sleep(600)
+"#;
+    let command = Command::new("python3").args(["-c", script, &server.address, &file]).stdout(Stdio::piped()).spawn();
+    let mut crowd = Killed(command.unwrap());
+    let mut line = String::new();
+    BufReader::new(crowd.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "3024");
+    for _ in 0..20 {
+        let began = Instant::now();
+        server.get("/v1/models").expect(200);
+        server.post("/v1/fine_tuning/jobs", &json!({"model": "nothing"})).expect(400);
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+    assert!(server.resident() < 100.0, "{} MiB", server.resident());
+}
+
+fn signal(name: &str, pid: u64) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+fn supervisor(server: &Server, id: &str) -> u64 {
+    let text = fs::read_to_string(server.data.join("jobs").join(id).join("supervisor/pid")).unwrap();
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn what_hangs_is_cancelled_all_the_same() {
+    let server = Server::start(&scratch("serve-hangs"), &["--allow-commands", "--slots", "3"]);
+    let file = server.upload(&rows(20));
+    let cancel = |id: &str| server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({})).expect(200);
+    let midst = |job: &Value| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3);
+    // The trainer was stopped: the second cancel does not wait for it.
+    let trainer = server.submit(&order(&file, 5000));
+    server.wait(&trainer, midst);
+    let pid = crate::common::trainer_of(u32::try_from(supervisor(&server, &trainer)).unwrap()).unwrap();
+    signal("-STOP", pid.into());
+    cancel(&trainer);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(server.job(&trainer)["status"], json!("running"), "it is given time to save");
+    let began = Instant::now();
+    cancel(&trainer);
+    assert_eq!(server.end_of(&trainer)["status"], json!("cancelled"));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the trainer is gone");
+    // Its supervisor was: it goes on to hear it.
+    let supervised = server.submit(&order(&file, 5000));
+    server.wait(&supervised, midst);
+    signal("-STOP", supervisor(&server, &supervised));
+    cancel(&supervised);
+    assert_eq!(server.end_of(&supervised)["status"], json!("cancelled"));
+    // A program that does not care.
+    let script = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('Step 1', flush=True)\ntime.sleep(600)";
+    let deaf = id_of(&server.post("/api/jobs", &json!({"command": ["python3", "-c", script]})).expect(200));
+    server.wait(&deaf, |job| job["model_garden"]["memory_bytes"].is_number());
+    cancel(&deaf);
+    cancel(&deaf);
+    assert_eq!(server.end_of(&deaf)["status"], json!("cancelled"));
+}
+
+/// Rows that never come: two looks at them wait for ever.
+#[test]
+fn slow_validations_do_not_keep_others_waiting() {
+    let datasets = scratch("serve-slow-data");
+    fs::create_dir_all(&datasets).unwrap();
+    let pipe = datasets.join("slow.jsonl");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let server = Server::start(&scratch("serve-slow"), &["--datasets", datasets.to_str().unwrap()]);
+    let file = server.upload(&rows(4));
+    let slow: Vec<_> = (0..2)
+        .map(|_| {
+            let (address, body) = (server.address.clone(), order("dataset:slow.jsonl", 1).to_string());
+            std::thread::spawn(move || {
+                let head = format!("POST /v1/fine_tuning/jobs HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+                let mut stream = std::net::TcpStream::connect(&address).unwrap();
+                std::io::Write::write_all(&mut stream, [head.as_bytes(), body.as_bytes()].concat().as_slice()).unwrap();
+                let mut text = String::new();
+                drop(std::io::Read::read_to_string(&mut stream, &mut text));
+            })
+        })
+        .collect();
+    for one in slow {
+        one.join().unwrap();
+    }
+    let listed = server.get("/v1/fine_tuning/jobs").expect(200);
+    let ids: Vec<String> = listed["data"].as_array().unwrap().iter().map(id_of).collect();
+    assert_eq!(ids.len(), 2);
+    let quick = server.submit(&order(&file, 1));
+    assert_eq!(server.end_of(&quick)["status"], json!("succeeded"));
+    for id in ids {
+        assert_eq!(server.job(&id)["status"], json!("validating_files"), "it still waits");
+        let cancel = || server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({})).expect(200);
+        cancel();
+        cancel();
+        assert_eq!(server.end_of(&id)["status"], json!("cancelled"));
+    }
+}

@@ -1,0 +1,161 @@
+//! How the server behaves towards clients and operators.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::{order, rows};
+use crate::common::http::Server;
+use crate::common::{model_garden, repository, scratch};
+
+#[test]
+fn a_request_sent_twice_is_one_and_another_body_is_an_error() {
+    let data = scratch("serve-twice");
+    let keys = data.with_extension("keys");
+    fs::write(&keys, "first-key-of-this-server\nsecond-key-of-this-server\n").unwrap();
+    let server = Server::start(&data, &["--allow-commands", "--api-key-file", keys.to_str().unwrap()]);
+    let send = |key: &str, body: &Value| {
+        let headers = format!(
+            "Content-Type: application/json\r\nIdempotency-Key: once\r\nAuthorization: Bearer {key}-key-of-this-server\r\n"
+        );
+        server.with_headers("POST", "/api/jobs", &headers, body.to_string().as_bytes())
+    };
+    let (one, other) = (json!({"command": ["true"]}), json!({"command": ["false"]}));
+    let id = send("first", &one).expect(200)["id"].clone();
+    assert_eq!(send("first", &one).expect(200)["id"], id);
+    let refused = send("first", &other).expect(422);
+    assert_eq!(refused["error"]["code"], json!("idempotency_key_reused"));
+    assert_ne!(send("second", &other).expect(200)["id"], id, "a key belongs to its client");
+}
+
+#[test]
+fn models_have_the_names_that_the_operator_gave_them() {
+    let place = scratch("serve-names");
+    for folder in ["one", "two"] {
+        fs::create_dir_all(place.join(folder)).unwrap();
+    }
+    let tiny = repository("testdata/tiny-model");
+    std::os::unix::fs::symlink(&tiny, place.join("one/production")).unwrap();
+    let one = place.join("one").display().to_string();
+    let server = Server::start_as(
+        &place.join("data"),
+        &["--port", "0", "--device", "cpu", "--data-dir", place.join("data").to_str().unwrap(), "--models", &one],
+    );
+    assert_eq!(server.get("/v1/models").expect(200)["data"][0]["id"], json!("production"));
+    let file = server.upload(&rows(4));
+    let mut body = order(&file, 1);
+    body["model"] = json!("production");
+    let job = server.end_of(&server.submit(&body));
+    assert!(job["fine_tuned_model"].as_str().unwrap().starts_with("ft:production:"), "{job:#}");
+    drop(server);
+    let refused = |more: &[&str]| {
+        let data = place.join("refused").display().to_string();
+        let mut words = vec!["serve", "--port", "0", "--device", "cpu", "--data-dir", &data, "--models", &one];
+        words.extend(more);
+        let ended = model_garden(&words).stdout(Stdio::null()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    };
+    let told = refused(&["--alias", "gpt=nothing"]);
+    assert!(told.contains("`gpt`") && told.contains("`nothing`") && told.contains("production"), "{told}");
+    fs::create_dir_all(place.join("two/production")).unwrap();
+    fs::copy(tiny.join("config.json"), place.join("two/production/config.json")).unwrap();
+    let told = refused(&["--models", place.join("two").to_str().unwrap()]);
+    assert!(told.contains("two models have the name `production`"), "{told}");
+}
+
+#[test]
+fn answers_carry_what_clients_and_proxies_look_for() {
+    let server = Server::start(&scratch("serve-headers"), &[]);
+    let file = server.upload(&rows(4));
+    let id = server.submit(&order(&file, 1));
+    let model = server.end_of(&id)["fine_tuned_model"].as_str().unwrap().to_string();
+    // Names of requests: ours, or the client's own.
+    let named = |headers: &str| server.with_headers("GET", "/v1/models", headers, b"").headers.to_lowercase();
+    assert!(named("").contains("x-request-id: req_"));
+    assert!(named("X-Request-Id: mine-7\r\n").contains("x-request-id: mine-7"));
+    // What Azure's clients send, and empty filters.
+    for path in ["/v1/files?api-version=2025-01-01", "/v1/fine_tuning/jobs?metadata=", "/v1/models?api-version=x"] {
+        server.get(path).expect(200);
+    }
+    assert_eq!(server.get("/v1/files?colour=red").status, 400);
+    // Ranges and tags.
+    let path = format!("/api/models/{model}/files/adapter_model.safetensors");
+    let whole = server.get(&path);
+    let header = |headers: &str, name: &str| {
+        let line = headers.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}:")));
+        line.map(|line| line.split_once(':').unwrap().1.trim().to_string())
+    };
+    let tag = header(&whole.headers, "etag").unwrap();
+    let part = server.with_headers("GET", &path, "Range: bytes=100-199\r\n", b"");
+    assert_eq!((part.status, part.body.as_slice()), (206, &whole.body[100..200]));
+    assert_eq!(header(&part.headers, "content-range").unwrap(), format!("bytes 100-199/{}", whole.body.len()));
+    assert_eq!(server.with_headers("GET", &path, &format!("If-None-Match: {tag}\r\n"), b"").status, 304);
+    assert_eq!(server.with_headers("GET", &path, "Range: bytes=99999999-\r\n", b"").status, 416);
+    let stale = server.with_headers("GET", &path, "Range: bytes=0-9\r\nIf-Range: \"old\"\r\n", b"");
+    assert_eq!((stale.status, stale.body.len()), (200, whole.body.len()));
+    // A result as one archive, which tar reads.
+    let archive = server.get(&format!("/api/models/{model}/archive"));
+    assert_eq!(header(&archive.headers, "content-length").unwrap(), archive.body.len().to_string());
+    let place = scratch("serve-archive");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("model.tar"), &archive.body).unwrap();
+    assert!(Command::new("tar").args(["-xf", "model.tar"]).current_dir(&place).status().unwrap().success());
+    assert_eq!(fs::read(place.join("adapter_model.safetensors")).unwrap(), whole.body);
+    assert!(place.join("adapter_config.json").exists());
+    // The default of `files.list` is OpenAI's.
+    (0..25).for_each(|_| drop(server.upload("{}\n")));
+    let listed = server.get("/v1/files").expect(200);
+    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["has_more"]), (27, &json!(false)));
+    // Health and metrics tell of every part.
+    let health = server.get("/health").expect(200);
+    assert_eq!([&health["status"], &health["database"], &health["queue"], &health["disk"]], [&json!("ok"); 4]);
+    let metrics = server.get("/metrics").text();
+    for name in [
+        "model_garden_responses_total{class=\"4xx\"}",
+        "model_garden_request_seconds_bucket{le=\"0.005\"}",
+        "model_garden_queue_wait_seconds_count 1",
+        "model_garden_disk_free_bytes",
+        "model_garden_quota_bytes",
+    ] {
+        assert!(metrics.contains(name), "{name} is not in:\n{metrics}");
+    }
+}
+
+#[test]
+fn jobs_get_a_named_environment_and_errors_name_no_places() {
+    let data = scratch("serve-environment");
+    let environment = [("SECRET_OF_THE_OPERATOR", "hunter2"), ("PASSED_ON", "yes"), ("LANG", "C")];
+    let server = Server::start_with(&data, &["--allow-commands", "--pass-env", "PASSED_ON"], &environment);
+    let job = server.post("/api/jobs", &json!({"command": ["sh", "-c", "env | sort"]})).expect(200);
+    let id = job["id"].as_str().unwrap();
+    server.end_of(id);
+    let log = server.get(&format!("/api/jobs/{id}/log")).text();
+    assert!(
+        !log.contains("hunter2") && log.contains("PASSED_ON=yes") && log.contains("LANG=C") && log.contains("PATH="),
+        "{log}"
+    );
+    // Whose rows are wrong is said, without a place on the server's disk and without flags.
+    let (good, bad) = (server.upload(&rows(4)), server.upload("{\"messages\": []}\n"));
+    let mut body = order(&good, 1);
+    body["validation_file"] = json!(bad);
+    let failed = server.end_of(&server.submit(&body));
+    assert_eq!(
+        (&failed["error"]["code"], &failed["error"]["param"]),
+        (&json!("invalid_validation_file"), &json!("validation_file"))
+    );
+    assert_eq!(failed["model_garden"]["problems"][0]["param"], json!("validation_file"));
+    let broken = server.upload("not JSON\n");
+    let mut body = order(&good, 1);
+    body["validation_file"] = json!(broken);
+    let failed = server.end_of(&server.submit(&body));
+    assert_eq!(failed["error"]["code"], json!("invalid_validation_file"), "{failed:#}");
+    let long = {
+        let mut body = order(&good, 1);
+        body["model_garden"]["recipe"]["batch_tokens"] = json!(8);
+        server.end_of(&server.submit(&body))
+    };
+    let message = long["error"]["message"].as_str().unwrap();
+    assert!(message.contains("batch_tokens") && !message.contains("--") && !message.contains('/'), "{message}");
+}
