@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::Sleep;
 
 /// Connections at the same time, and those of one address: a proxy is one address, too.
-pub(crate) const MOST: usize = 1024;
-pub(crate) const OF_ONE: usize = 768;
+pub(crate) const MOST: usize = 768;
+pub(crate) const OF_ONE: usize = 512;
 /// How long a client may take nothing of an answer.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// From when on an answer that nobody takes may go for others.

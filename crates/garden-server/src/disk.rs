@@ -46,6 +46,10 @@ const FORMAT: u32 = 1;
 /// A file whose space is given up where a full disk would not even let things be deleted, and its length.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: u64 = 2 << 20;
+/// What is given up of it at once.
+const SLICE: u64 = 128 << 10;
+/// Free bytes under which nothing is taken any more: what is left is for what makes room.
+pub(crate) const LEAST_FREE: u64 = 1 << 20;
 /// How folders of backups that are under way begin.
 pub(crate) const BACKUP: &str = "backup-";
 /// What file systems put into a folder that is empty.
@@ -189,21 +193,22 @@ impl Disk {
     /// Takes the reserve again, if there is space for it.
     pub fn keep_reserve(&self) {
         let path = self.root.join(RESERVE);
-        if path.exists() || self.free_bytes() < 4 * RESERVE_BYTES {
+        let length = fs::metadata(&path).map_or(0, |found| found.len());
+        if length >= RESERVE_BYTES || self.free_bytes() < 4 * RESERVE_BYTES {
             return;
         }
-        let made = File::create(&path).is_ok_and(|file| {
-            // A file system that cannot set space aside has none to give up, either.
-            fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_ok()
-        });
-        if !made {
+        let file = File::options().create(true).write(true).truncate(false).open(&path);
+        // A file system that cannot set space aside has none to give up, either.
+        if !file.is_ok_and(|file| fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_ok()) {
             drop(fs::remove_file(path));
         }
     }
 
-    /// Gives the reserve up; whether there was one.
+    /// Gives a piece of the reserve up; whether there was one.
     pub fn give_reserve(&self) -> bool {
-        fs::remove_file(self.root.join(RESERVE)).is_ok()
+        let Ok(file) = File::options().write(true).open(self.root.join(RESERVE)) else { return false };
+        let length = file.metadata().map_or(0, |found| found.len());
+        length > 0 && file.set_len(length.saturating_sub(SLICE)).is_ok()
     }
 
     pub fn database(&self) -> PathBuf {

@@ -80,13 +80,13 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) 
     server
         .blocking(move || {
             keep(&kept, &incoming, &record)?;
-            match kept.store.add_file(&record, kept.settings.quota_bytes)? {
-                true => Ok(()),
-                false => {
-                    drop(std::fs::remove_file(kept.disk.file(&record)));
-                    Err(no_quota(&kept))
-                }
-            }
+            let problem = match kept.store.add_file(&record, kept.settings.quota_bytes) {
+                Ok(true) => return Ok(()),
+                Ok(false) => no_quota(&kept),
+                Err(error) => error.into(),
+            };
+            drop(std::fs::remove_file(kept.disk.file(&record)));
+            Err(problem)
         })
         .await?;
     json_answer(&wire::File::from(&file))
@@ -120,6 +120,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
     server.change_even_if_full(|store| store.delete_file(&file.id))?;
     server.disk.discard(file);
+    server.disk.keep_reserve();
     Ok(())
 }
 
@@ -206,10 +207,11 @@ pub(crate) async fn add_part(
                 return Err(ApiError::too_large("the parts of this upload are too many, or too large together"));
             }
             kept.disk.keep(&incoming.path, &kept.disk.part(&record.id)).map_err(|error| no_disk(&error))?;
-            let problem = match kept.store.add_part(&record, kept.settings.quota_bytes)? {
-                PartAdded::Yes => return Ok(()),
-                PartAdded::NotPending => ApiError::wrong_state("this upload is not pending any more"),
-                PartAdded::NoSpace => no_quota(&kept),
+            let problem = match kept.store.add_part(&record, kept.settings.quota_bytes) {
+                Ok(PartAdded::Yes) => return Ok(()),
+                Ok(PartAdded::NotPending) => ApiError::wrong_state("this upload is not pending any more"),
+                Ok(PartAdded::NoSpace) => no_quota(&kept),
+                Err(error) => error.into(),
             };
             drop(std::fs::remove_file(kept.disk.part(&record.id)));
             Err(problem)
@@ -297,8 +299,10 @@ fn complete(
     let expires_at = upload.file_expires_after.map(|seconds| now + seconds);
     let file = FileRecord { id: new_id("file-"), bytes, created_at: now, filename, purpose, extension, expires_at };
     keep(server, &incoming, &file)?;
-    if !server.store.end_upload(&upload.id, "completed", Some(&file))? {
+    let ended = server.store.end_upload(&upload.id, "completed", Some(&file));
+    if !matches!(ended, Ok(true)) {
         drop(std::fs::remove_file(server.disk.file(&file)));
+        ended?;
         return Err(ApiError::wrong_state("this upload is not pending any more"));
     }
     parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
@@ -321,7 +325,7 @@ pub(crate) async fn cancel_upload(
 /// Ends an upload without a file.
 pub(crate) fn end(server: &Server, upload: UploadRecord, status: &str) -> Result<UploadRecord, ApiError> {
     let parts = server.store.parts(&upload.id)?;
-    if !server.store.end_upload(&upload.id, status, None)? {
+    if !server.change_even_if_full(|store| store.end_upload(&upload.id, status, None))? {
         return Err(ApiError::wrong_state("this upload is not pending any more"));
     }
     parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
@@ -388,6 +392,7 @@ impl Drop for Reserved {
 
 /// Writes what comes to the disk.
 async fn receive(server: &Arc<Server>, mut field: FormField<'_>, limit: u64) -> Result<Incoming, ApiError> {
+    server.check_space()?;
     let stored = server.with_store(|store| store.bytes()).await?;
     let path = server.disk.incoming(&new_id("file-"));
     let mut file = File::create(&path).await.map_err(|error| no_disk(&error))?;

@@ -135,7 +135,7 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     let found = find(server, &model)?;
     let id = new_id("ftjob-");
     let folder = server.disk.job(&id);
-    let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be made", &error);
+    let failed = |error: std::io::Error| ApiError::of_disk("the job's folder cannot be made", &error);
     fs::create_dir_all(folder.all_rows()).map_err(failed)?;
     // Until the job is known the folder is nobody's, and goes with an error.
     let abandoned = Abandoned(Some(folder.0.clone()));
@@ -186,7 +186,8 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     }
     let recipe = Recipe::from_values(values).map_err(|error| {
         let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
-        ApiError::field(&format!("model_garden.recipe.{}", error.name), format!("{error}{hint}"))
+        let param = format!("model_garden.recipe.{}", error.name.replace('-', "_"));
+        ApiError::field(&param, names_of_api(&format!("{error}{hint}")))
     })?;
     check_bounds(&recipe)?;
     let recipe = Box::new(without_places(recipe, &folder));
@@ -207,7 +208,7 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
 
 /// Second names of the files of an adapter, so that deleting the result does not take it from a job that starts from it.
 fn link_adapter(from: &Path, to: &Path) -> Result<(), ApiError> {
-    let failed = |error: std::io::Error| ApiError::internal("the model cannot be linked", &error);
+    let failed = |error: std::io::Error| ApiError::of_disk("the model cannot be linked", &error);
     fs::create_dir_all(to).map_err(failed)?;
     let mut count = 0;
     for entry in fs::read_dir(from).map_err(failed)? {
@@ -234,6 +235,7 @@ pub(crate) fn add(
     folder: Abandoned,
     request: Option<&RequestKey>,
 ) -> Result<JobRecord, ApiError> {
+    server.check_space()?;
     if server.store.bytes()? >= server.settings.quota_bytes {
         return Err(crate::files::no_quota(server));
     }
@@ -246,6 +248,17 @@ pub(crate) fn add(
     folder.keep();
     server.wake();
     Ok(job)
+}
+
+/// A text with the names that settings have in requests.
+fn names_of_api(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    // Every second part stands between quotes.
+    let named = parts.map(|(index, part)| match index % 2 == 1 && find_field(part).is_some() {
+        true => part.replace('-', "_"),
+        false => part.to_string(),
+    });
+    named.collect::<Vec<_>>().join("`")
 }
 
 /// Largest values of settings that bound how long a job runs and how much it writes. More is a mistake, or meant to harm.
@@ -436,7 +449,7 @@ async fn wish(server: Arc<Server>, id: String, body: Body, wish: Wish) -> Answer
 fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiError> {
     let mut refused = None;
     let now = server.now();
-    let changed = server.store.change_job(id, now, |job| {
+    let mut decide = |job: &mut JobRecord| {
         let is_worked_on = matches!(job.status, Status::Running | Status::ValidatingFiles) && job.starts > 0;
         refused = refusal(job, wish);
         if refused.is_some() {
@@ -465,7 +478,9 @@ fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiEr
             _ => None,
         };
         Some(words.iter().map(|words| NewEvent::of(new_id("wish-"), *words)).collect())
-    })?;
+    };
+    // Who cancels a job makes room.
+    let changed = server.change_even_if_full(|store| store.change_job(id, now, &mut decide))?;
     let job = changed.ok_or_else(|| ApiError::missing("fine-tuning job", id))?;
     if let Some(problem) = refused {
         return Err(ApiError::wrong_state(problem));

@@ -67,8 +67,8 @@ pub const KEYS_VARIABLE: &str = "MODEL_GARDEN_API_KEYS";
 
 /// How long the first line of a request may take.
 const HEADERS: Duration = Duration::from_secs(15);
-/// Bytes of a request without its body.
-const LONGEST_HEAD: usize = 64 << 10;
+/// Bytes of a request without its body, and of an answer that a connection holds until its client takes them.
+const LONGEST_HEAD: usize = 16 << 10;
 /// Names of unknown things that are shown at most.
 const SHOWN: usize = 5;
 /// How long requests that are answered may take when the server is to end.
@@ -255,11 +255,21 @@ impl Server {
         self.meter.count_wait(seconds.unsigned_abs());
     }
 
-    /// A change that makes room, so a full disk must not be in its way: the reserve is given up for it.
-    fn change_even_if_full<T>(&self, change: impl Fn(&Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        match change(&self.store) {
-            Err(error) if error.is_disk_full() && self.disk.give_reserve() => change(&self.store),
-            done => done,
+    /// A change that makes room, so a full disk must not be in its way: the reserve is given up for it, piece by piece.
+    fn change_even_if_full<T>(&self, mut change: impl FnMut(&Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        loop {
+            match change(&self.store) {
+                Err(error) if error.is_disk_full() && self.disk.give_reserve() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether something may be taken that needs space; an error says that there is none.
+    fn check_space(&self) -> Result<(), ApiError> {
+        match self.disk.free_bytes() < disk::LEAST_FREE {
+            true => Err(ApiError::no_space("the server's disk is full")),
+            false => Ok(()),
         }
     }
 
@@ -376,6 +386,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         if let Some(news) = news {
             (server.settings.say)(&news);
         }
+        server.wake();
     }));
     server.is_ending.store(true, Ordering::Relaxed);
     server.wake();

@@ -76,11 +76,16 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 
 fn forget(server: &Server, job: &JobRecord, id: String) -> Result<String, ApiError> {
     // Forgotten first: what is left of it on the disk then is nobody's.
-    server.store.change_job(job.id(), server.now(), |job| {
-        job.is_result_deleted = true;
-        Some(Vec::new())
+    server.change_even_if_full(|store| {
+        store.change_job(job.id(), server.now(), |job| {
+            job.is_result_deleted = true;
+            Some(Vec::new())
+        })
     })?;
     remove_weights(&server.disk.job(job.id()).output());
+    server.disk.keep_reserve();
+    // It is measured anew.
+    drop(server.store.note_disk(job.id(), None));
     Ok(id)
 }
 

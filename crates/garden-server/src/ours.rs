@@ -32,8 +32,6 @@ use crate::send::send_file;
 use crate::tools::{Input, Said};
 use crate::wire::{FileSpace, Gpu, Health, HealthPart, NewCheck, NewCommand, NewJob, PlanAnswer, ServerMemory, System};
 
-/// Free bytes under which nothing can be kept any more.
-const LEAST_DISK: u64 = 1 << 20;
 /// The largest trace that is judged for somebody.
 const LARGEST_TRACE: u64 = 256 << 20;
 
@@ -49,7 +47,7 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Answer {
         Err(_) => HealthPart::Hangs,
     };
     let queue = if server.since_beat() < crate::queue::HANGS { HealthPart::Ok } else { HealthPart::Hangs };
-    let disk = if server.disk.free_bytes() >= LEAST_DISK { HealthPart::Ok } else { HealthPart::Full };
+    let disk = if server.check_space().is_ok() { HealthPart::Ok } else { HealthPart::Full };
     let health = Health::of(database, queue, disk);
     let mut answer = json_answer(&health)?;
     if !health.is_well() {
@@ -157,7 +155,8 @@ pub(crate) async fn diagnose(
     }
     let path = server.disk.incoming(&new_id("trace-"));
     let gone = Gone(path.clone());
-    let failed = |error: std::io::Error| ApiError::internal("the trace cannot be kept", &error);
+    server.check_space()?;
+    let failed = |error: std::io::Error| ApiError::of_disk("the trace cannot be kept", &error);
     let mut file = tokio::fs::File::create(&path).await.map_err(failed)?;
     let (mut pace, mut stream) = (Pace::new(), body.into_data_stream());
     while let Some(piece) = pace.wait(stream.next()).await? {
@@ -195,7 +194,7 @@ pub(crate) async fn check(
         .blocking(move || {
             let folder = kept.disk.job(&new_id(crate::disk::LOOK));
             let made = fs::create_dir_all(folder.all_rows());
-            made.map_err(|error| ApiError::internal("a folder cannot be made", &error))?;
+            made.map_err(|error| ApiError::of_disk("a folder cannot be made", &error))?;
             let abandoned = Abandoned(Some(folder.0.clone()));
             let rows = link_rows(&kept, &file, TRAINING, &folder)?;
             let (Found::Base(base) | Found::Result(Tuned { base, .. })) = find(&kept, &model)?;

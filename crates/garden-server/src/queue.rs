@@ -111,7 +111,9 @@ impl Queue {
 
     /// Looks at all jobs, again and again, until whoever wakes it is gone.
     pub fn run(mut self, wakes: &Receiver<()>) {
-        loop {
+        // Not before the server listens: what it says first is where.
+        let _ = wakes.recv();
+        while !self.server.is_ending() {
             match self.round() {
                 Ok(()) => drop(self.troubles.remove("")),
                 Err(error) => self.trouble("", "the queue", error.message),
@@ -120,9 +122,6 @@ impl Queue {
             match wakes.recv_timeout(ROUND) {
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
                 _ => while wakes.try_recv().is_ok() {},
-            }
-            if self.server.is_ending() {
-                return;
             }
         }
     }
@@ -133,6 +132,7 @@ impl Queue {
         let running = self.jobs(Status::Running)?;
         self.forget_others(looking.iter().chain(&running));
         self.measure(&running);
+        self.server.disk.keep_reserve();
         self.lack = self.find_lack();
         let mut lookers: Vec<&JobRecord> = Vec::new();
         for job in looking.iter().chain(&running) {

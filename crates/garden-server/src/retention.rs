@@ -45,6 +45,7 @@ pub(crate) fn delete(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
 pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
     server.change_even_if_full(|store| store.delete_job(id))?;
     server.disk.discard_job(id);
+    server.disk.keep_reserve();
     Ok(())
 }
 

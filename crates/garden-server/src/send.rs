@@ -14,8 +14,9 @@ use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, Take};
 use crate::answer::Answer;
 use crate::error::ApiError;
 
-/// Bytes that are read at once.
-const PIECE: usize = 64 << 10;
+/// Bytes that are read at once. Each download that its client does not take holds three times as much: what was read, what the runtime has read ahead, and what
+/// the connection could not write.
+const PIECE: usize = 16 << 10;
 /// Tar's blocks.
 const BLOCK: u64 = 512;
 

@@ -25,6 +25,8 @@ pub use records::{
 
 /// How long a second process with the same database is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pages that are worth it.
+const LEAST_TO_SHRINK: i64 = 256;
 /// Connections that read at the same time.
 const READERS: usize = 4;
 /// Kibibytes of the database that a connection keeps in memory: the writer, and each reader.
@@ -101,9 +103,13 @@ impl Store {
         })
     }
 
-    /// Gives pages that nothing uses any more back to the disk.
+    /// Gives pages that nothing uses any more back to the disk, once there are many.
     pub fn shrink(&self) -> Result<(), StoreError> {
         let writer = self.write();
+        let free: i64 = writer.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        if free < LEAST_TO_SHRINK {
+            return Ok(());
+        }
         // Each row it gives is a page that went back.
         let mut statement = writer.prepare("PRAGMA incremental_vacuum")?;
         let mut rows = statement.query([])?;

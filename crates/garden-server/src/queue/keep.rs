@@ -8,6 +8,7 @@ use crate::job::JobRecord;
 
 /// How often files and jobs whose time is over are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// Jobs that are measured or deleted in one go: the queue has other work.
 const AT_ONCE: usize = 50;
 /// Seconds for which a request that is sent again is known.
@@ -35,11 +36,12 @@ impl Queue {
 
     /// Removes what has had its time.
     pub(super) fn keep_house(&mut self) -> Result<(), ApiError> {
-        if self.kept_house.is_some_and(|last| last.elapsed() < HOUSEKEEPING) {
+        // What is kept for seconds is not deleted after minutes.
+        let pause = self.server.settings.keep.map_or(HOUSEKEEPING, |keep| keep.clamp(LEAST_PAUSE, HOUSEKEEPING));
+        if self.kept_house.is_some_and(|last| last.elapsed() < pause) {
             return Ok(());
         }
         self.kept_house = Some(Instant::now());
-        self.server.disk.keep_reserve();
         let now = self.server.now();
         for file in self.server.store.expired_files(now)? {
             crate::files::remove(&self.server, &file)?;

@@ -153,9 +153,13 @@ fn jobs_get_a_named_environment_and_errors_name_no_places() {
     assert_eq!(failed["error"]["code"], json!("invalid_validation_file"), "{failed:#}");
     let long = {
         let mut body = order(&good, 1);
-        body["model_garden"]["recipe"]["batch_tokens"] = json!(8);
+        body["model_garden"]["recipe"]["max_length"] = json!(8);
         server.end_of(&server.submit(&body))
     };
     let message = long["error"]["message"].as_str().unwrap();
-    assert!(message.contains("batch_tokens") && !message.contains("--") && !message.contains('/'), "{message}");
+    assert!(message.contains("max_length") && !message.contains("--") && !message.contains('/'), "{message}");
+    let mut body = order(&good, 1);
+    body["model_garden"]["recipe"]["batch_tokens"] = json!(8);
+    let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
+    assert_eq!(refused["error"]["param"], json!("model_garden.recipe.batch_size"), "{refused}");
 }

@@ -11,60 +11,91 @@ use super::{adapter, order, rows};
 use crate::common::http::Server;
 use crate::common::scratch;
 
+fn act(server: &Server, id: &str, what: &str) -> crate::common::http::Answer {
+    server.post(&format!("/v1/fine_tuning/jobs/{id}/{what}"), &json!({}))
+}
+
+fn finish(server: &Server, id: &str) -> crate::common::http::Answer {
+    server.post(&format!("/api/jobs/{id}/finish"), &json!({}))
+}
+
+fn in_its_midst(job: &Value) -> bool {
+    job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3)
+}
+
 #[test]
-fn jobs_pause_go_on_finish_and_end() {
-    let server = Server::start(&scratch("serve-wishes"), &["--allow-commands"]);
+fn a_pause_changes_nothing() {
+    let server = Server::start(&scratch("serve-pause"), &[]);
     let file = server.upload(&rows(20));
     // What it would be if nobody had touched it.
     let whole = server.submit(&order(&file, 6));
     assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
-
     let id = server.submit(&order(&file, 6));
-    let act = |id: &str, what: &str| server.post(&format!("/v1/fine_tuning/jobs/{id}/{what}"), &json!({}));
-    let in_its_midst = |job: &Value| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3);
     server.wait(&id, in_its_midst);
-    act(&id, "pause").expect(200);
+    act(&server, &id, "pause").expect(200);
     let paused = server.wait(&id, |job| job["model_garden"]["status"] == "paused");
     assert_eq!(paused["status"], json!("queued"), "what their clients know comes closest");
-    assert_eq!(act(&id, "pause").status, 400);
-    act(&id, "resume").expect(200);
+    assert_eq!(act(&server, &id, "pause").status, 400);
+    act(&server, &id, "resume").expect(200);
     assert_eq!(server.end_of(&id)["status"], json!("succeeded"));
     assert_eq!(adapter(&server, &id), adapter(&server, &whole), "a pause changes nothing");
-    assert_eq!(act(&id, "cancel").status, 400, "it is over");
+    assert_eq!(act(&server, &id, "cancel").status, 400, "it is over");
+}
 
+#[test]
+fn a_job_that_is_finished_early_has_a_result_if_it_has_learnt_something() {
+    let server = Server::start(&scratch("serve-finish"), &[]);
+    let file = server.upload(&rows(20));
     let kept = server.submit(&order(&file, 200));
     server.wait(&kept, in_its_midst);
-    server.post(&format!("/api/jobs/{kept}/finish"), &json!({})).expect(200);
+    finish(&server, &kept).expect(200);
     let job = server.end_of(&kept);
     assert_eq!(job["status"], json!("succeeded"), "{job:#}");
     assert!(!adapter(&server, &kept).is_empty());
-
-    // Nothing is learnt before the first step, and what is being cancelled stays so.
-    let early = server.submit(&order(&file, 200));
-    server.wait(&early, |job| job["status"] == "running");
-    server.post(&format!("/api/jobs/{early}/finish"), &json!({})).expect(200);
-    assert_eq!(act(&early, "pause").status, 400);
+    // One that stands still before its first step.
+    let early = (0..20).find_map(|_| {
+        let id = server.submit(&order(&file, 200));
+        let folder = server.data.join("jobs").join(&id);
+        let supervisor = loop {
+            server.wait(&id, |job| job["status"] == "running");
+            if let (Some(pid), _) = workers(&server.data, &id) {
+                break pid;
+            }
+        };
+        std::process::Command::new("kill").args(["-STOP", &supervisor.to_string()]).status().unwrap();
+        let trainer = crate::common::trainer_of(supervisor);
+        let has_begun = trainer.is_some() || folder.join("out/log.jsonl").exists();
+        if has_begun {
+            act(&server, &id, "cancel").expect(200);
+            act(&server, &id, "cancel").expect(200);
+            server.end_of(&id);
+        }
+        (!has_begun).then_some(id)
+    });
+    let early = early.unwrap_or_else(|| panic!("each of twenty jobs had begun to train before it could be stopped"));
+    finish(&server, &early).expect(200);
+    assert_eq!(act(&server, &early, "pause").status, 400);
     let early = server.end_of(&early);
-    assert!(early["status"] == "cancelled" || early["model_garden"]["step"] != json!(0), "{early:#}");
+    assert_eq!((&early["status"], &early["fine_tuned_model"]), (&json!("cancelled"), &Value::Null), "{early:#}");
+}
+
+#[test]
+fn what_is_being_cancelled_stays_so() {
+    let server = Server::start(&scratch("serve-cancel"), &[]);
+    let file = server.upload(&rows(20));
     let ended = server.submit(&order(&file, 200));
     server.wait(&ended, in_its_midst);
-    act(&ended, "cancel").expect(200);
-    let refused =
-        [act(&ended, "pause"), act(&ended, "resume"), server.post(&format!("/api/jobs/{ended}/finish"), &json!({}))];
+    act(&server, &ended, "cancel").expect(200);
+    let refused = [act(&server, &ended, "pause"), act(&server, &ended, "resume"), finish(&server, &ended)];
     assert!(refused.iter().all(|answer| answer.status == 400), "{refused:?}");
     assert_eq!(server.wait(&ended, |job| job["status"] == "cancelled")["error"], Value::Null);
+}
 
-    // A request that is sent twice because its answer was not heard makes one job.
-    let twice = || {
-        let headers = "Content-Type: application/json\r\nIdempotency-Key: once-only\r\n";
-        let body = order(&file, 1).to_string();
-        server.with_headers("POST", "/v1/fine_tuning/jobs", headers, body.as_bytes()).expect(200)["id"].clone()
-    };
-    let once = twice();
-    assert_eq!(once, twice());
-    server.end_of(once.as_str().unwrap());
-
-    // One slot: the second waits; more important ones come first.
+#[test]
+fn more_important_jobs_come_first() {
+    let server = Server::start(&scratch("serve-order"), &[]);
+    let file = server.upload(&rows(20));
+    // One slot: the others wait.
     let long = server.submit(&order(&file, 200));
     let (mut later, mut sooner) = (order(&file, 1), order(&file, 1));
     later["model_garden"]["priority"] = json!(-1);
@@ -72,35 +103,39 @@ fn jobs_pause_go_on_finish_and_end() {
     let (later, sooner) = (server.submit(&later), server.submit(&sooner));
     assert_eq!(server.job(&later)["status"], json!("queued"));
     server.wait(&long, in_its_midst);
-    act(&long, "cancel").expect(200);
+    act(&server, &long, "cancel").expect(200);
     assert_eq!(server.wait(&long, |job| job["status"] == "cancelled")["error"], Value::Null);
     let (later, sooner) = (server.end_of(&later), server.end_of(&sooner));
-    let started = |job: &Value| job["model_garden"]["started_at"].as_i64().unwrap();
-    assert!(started(&sooner) <= started(&later) && later["status"] == "succeeded");
+    let moment = |job: &Value, name: &str| job[name].as_i64().or(job["model_garden"][name].as_i64()).unwrap();
+    assert!(moment(&sooner, "finished_at") <= moment(&later, "started_at"), "{sooner:#} {later:#}");
+    assert_eq!(later["status"], json!("succeeded"));
+}
 
-    // Any command.
+#[test]
+fn any_command_is_a_job() {
+    let server = Server::start(&scratch("serve-commands"), &["--allow-commands"]);
+    let submit = |words: &[&str]| {
+        let made = server.post("/api/jobs", &json!({"command": words})).expect(200);
+        made["id"].as_str().unwrap().to_string()
+    };
     let steps = "import time\nfor step in range(4): print('Step', step, flush=True); time.sleep(0.3)";
-    let command = server.post("/api/jobs", &json!({"command": ["python3", "-c", steps]})).expect(200);
-    let command = server.end_of(command["id"].as_str().unwrap());
+    let id = submit(&["python3", "-c", steps]);
+    let command = server.end_of(&id);
     assert_eq!(command["status"], json!("succeeded"), "{command:#}");
-    let id = command["id"].as_str().unwrap();
     assert!(server.get(&format!("/api/jobs/{id}/log")).text().contains("Step 3"));
     assert!(server.get(&format!("/api/jobs/{id}/trace")).text().lines().count() > 1);
-    let failing = server.post("/api/jobs", &json!({"command": ["sh", "-c", "echo sorry; exit 3"]})).expect(200);
-    let failing = server.end_of(failing["id"].as_str().unwrap());
+    let failing = server.end_of(&submit(&["sh", "-c", "echo sorry; exit 3"]));
     assert_eq!(failing["error"]["code"], json!("command_failed"));
     assert!(failing["error"]["message"].as_str().unwrap().contains("sorry"), "{failing:#}");
     // A code that looks like a signal is a code, unless somebody has asked for the end.
-    let failing = server.post("/api/jobs", &json!({"command": ["sh", "-c", "exit 143"]})).expect(200);
-    let failing = server.end_of(failing["id"].as_str().unwrap());
+    let failing = server.end_of(&submit(&["sh", "-c", "exit 143"]));
     assert_eq!((&failing["status"], &failing["error"]["code"]), (&json!("failed"), &json!("command_failed")));
-    let asked = server.post("/api/jobs", &json!({"command": ["sleep", "600"]})).expect(200);
-    let asked = asked["id"].as_str().unwrap();
-    server.wait(asked, |job| job["model_garden"]["memory_bytes"].is_number());
-    act(asked, "pause").expect(200);
-    server.wait(asked, |job| job["model_garden"]["status"] == "paused");
-    act(asked, "cancel").expect(200);
-    assert_eq!(server.end_of(asked)["status"], json!("cancelled"));
+    let asked = submit(&["sleep", "600"]);
+    server.wait(&asked, |job| job["model_garden"]["memory_bytes"].is_number());
+    act(&server, &asked, "pause").expect(200);
+    server.wait(&asked, |job| job["model_garden"]["status"] == "paused");
+    act(&server, &asked, "cancel").expect(200);
+    assert_eq!(server.end_of(&asked)["status"], json!("cancelled"));
 }
 
 /// A program that tells when it begins and when it ends.
@@ -110,7 +145,7 @@ fn counting(seconds: u32) -> Value {
 }
 
 /// A process that has ended and that nobody has waited for has no command line any more.
-fn is_running(pid: u64) -> bool {
+pub(super) fn is_running(pid: u64) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty())
 }
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 /// The largest file of a result that is looked through.
 const LARGEST: u64 = 16 << 20;
-/// How names of files end that are texts and describe a result.
-const TEXTS: [&str; 5] = ["json", "toml", "md", "html", "jsonl"];
+/// How names of files end that are texts and describe a result. The trace and the log are read by viewers while they grow, so they stay as they are.
+const TEXTS: [&str; 4] = ["json", "toml", "md", "html"];
 
 /// Places on the server's disk, and what clients know them by.
 #[derive(Debug)]
