@@ -49,8 +49,6 @@ const BIRTH: Duration = Duration::from_secs(3);
 const NO_ROOM: i64 = 30;
 /// Nothing is waited for longer than this many seconds: a later moment was noted before the clock went back.
 const LONGEST_WAIT: i64 = 60;
-/// How often folders of running jobs are measured.
-const MEASURE: Duration = Duration::from_secs(2);
 /// Bytes of the disk that jobs leave free, so that checkpoints, logs and the database have room for what is under way.
 const LEAST_FREE: u64 = 16 << 20;
 /// Bytes that a job takes at least before its first checkpoint tells more.
@@ -90,6 +88,7 @@ pub(crate) struct Queue {
     troubles: HashMap<String, String>,
     /// What the server has too little of in this round.
     lack: Option<Hold>,
+    /// When folders of running jobs are measured next.
     measured: Option<Instant>,
     kept_house: Option<Instant>,
 }
@@ -517,7 +516,7 @@ impl Queue {
             .map(|job| Waiting {
                 need: need(job),
                 disk: self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT),
-                is_due: !(now + 1..=now + LONGEST_WAIT).contains(&job.not_before),
+                is_due: is_due(job.not_before, now),
             })
             .collect();
         let placed = place(&waiting, &running, &free);
@@ -655,6 +654,11 @@ fn without_plan(mut findings: Findings) -> Findings {
     findings
 }
 
+/// Whether a moment has come. One that is far away was noted before the clock went back, and nothing waits for it.
+fn is_due(not_before: i64, now: i64) -> bool {
+    !(now + 1..=now + LONGEST_WAIT).contains(&not_before)
+}
+
 /// What a job takes of the host's memory and of a GPU's.
 fn need(job: &JobRecord) -> Need {
     if let Work::Command { memory_limit, .. } = &job.order.work {
@@ -685,5 +689,16 @@ fn end_words(status: ExitStatus) -> String {
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with exit code {code} and without a result"),
         (None, None) => "ended without a result".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_goes_back_stalls_nothing() {
+        assert!(is_due(0, 1000) && is_due(1000, 1000) && !is_due(1001, 1000) && !is_due(1030, 1000));
+        assert!(is_due(1000 + 86_400, 1000), "it was noted a day later than now");
     }
 }

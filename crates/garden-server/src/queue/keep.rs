@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{MEASURE, Queue};
+use super::Queue;
 use crate::error::ApiError;
 use crate::job::JobRecord;
 
 /// How often files and jobs whose time is over are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// Folders are measured in one of so many parts of the queue's time.
+const MEASURE_SHARE: u32 = 20;
 /// Jobs that are measured or deleted in one go: the queue has other work.
 const AT_ONCE: usize = 50;
 /// Seconds for which a request that is sent again is known.
@@ -17,16 +19,17 @@ const REQUEST_TIME: i64 = 24 * 3600;
 impl Queue {
     /// Measures folders that grow, and some of those that nobody has measured yet.
     pub(super) fn measure(&mut self, running: &[JobRecord]) {
-        let is_due = self.measured.is_none_or(|last| last.elapsed() >= MEASURE);
-        if !is_due {
+        if self.measured.is_some_and(|next| Instant::now() < next) {
             return;
         }
-        self.measured = Some(Instant::now());
+        let began = Instant::now();
         running.iter().for_each(|job| self.measure_one(job.id()));
         match self.server.store.not_measured(AT_ONCE) {
             Ok(ids) => ids.iter().for_each(|id| self.measure_one(id)),
             Err(error) => self.trouble("", "the queue", error.to_string()),
         }
+        // As often as the queue looks, unless that takes a share of its time that counts: a job may pass the quota by what it writes in between.
+        self.measured = Some(Instant::now() + MEASURE_SHARE * began.elapsed());
     }
 
     /// Measures the folder of a job. What cannot be noted now is when it is measured next.
