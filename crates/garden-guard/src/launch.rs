@@ -267,6 +267,15 @@ fn pass_on(
     })
 }
 
+/// Begins this process anew, as the same one with the same words and more in its environment: what a library reads there at its start. Returns only if that
+/// cannot be done.
+pub fn begin_anew(environment: &[(&str, &str)]) -> io::Error {
+    match std::env::current_exe() {
+        Err(error) => error,
+        Ok(program) => Command::new(program).args(std::env::args_os().skip(1)).envs(environment.iter().copied()).exec(),
+    }
+}
+
 /// Becomes another program: signals and the exit code are its own from then on. Returns only if that fails.
 pub fn become_program(program: &OsStr, arguments: &[OsString]) -> io::Error {
     Command::new(program).args(arguments).exec()

@@ -29,7 +29,9 @@ pub use channel::{Channel, Command, ENVIRONMENT, Message};
 pub use config::{Error, GuardConfig, Observer, OnLimit, OnWarning, Remark};
 pub use fence::Fence;
 pub use history::History;
-pub use launch::{Ending, Launch, Launched, Notice, OutputMode, become_program, launch, start_in_background};
+pub use launch::{
+    Ending, Launch, Launched, Notice, OutputMode, become_program, begin_anew, launch, start_in_background,
+};
 pub use live::{Happening, Live};
 pub use method::forward_warning;
 pub use recorder::Recorder;

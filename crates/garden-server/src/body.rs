@@ -15,9 +15,10 @@ use crate::openapi::Shape;
 const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes that have to come in a second, on average.
 const SLOWEST: u64 = 8 << 10;
-/// The largest body that lists parts of an upload, and the largest of any other request: what a job is asked for is kept, and shown in every list.
-pub(crate) const SMALL: u64 = 1 << 20;
+/// The largest body that is no file or trace: what a job is asked for is kept and shown in every list, and each body is in memory while it comes.
 pub(crate) const LARGEST_REQUEST: u64 = 64 << 10;
+/// The largest one of a request that has no fields.
+pub(crate) const EMPTY: u64 = 1 << 10;
 
 /// How fast a body comes. One byte every nineteen seconds would otherwise hold a connection for ever.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -23,6 +23,9 @@ pub(crate) const MOST: usize = 768;
 pub(crate) const OF_ONE: usize = 512;
 /// How long a client may take nothing of an answer.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long, and how much, is taken of a client that was answered before it had said everything.
+const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL_BYTES: u64 = 64 << 20;
 /// From when on an answer that nobody takes may go for others.
 const STALLED: Duration = Duration::from_secs(5);
 
@@ -196,11 +199,18 @@ pub(crate) struct Moving<S> {
     stream: S,
     connection: Connection,
     patience: Option<Pin<Box<Sleep>>>,
+    farewell: Option<Farewell>,
+}
+
+/// What is still taken of a client that was answered.
+struct Farewell {
+    left: u64,
+    time: Pin<Box<Sleep>>,
 }
 
 impl<S> Moving<S> {
     pub fn new(stream: S, connection: Connection) -> Moving<S> {
-        Moving { stream, connection, patience: None }
+        Moving { stream, connection, patience: None, farewell: None }
     }
 
     fn moved(&self) {
@@ -241,7 +251,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Moving<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Moving<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Moving<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.wrote(context, wrote)
@@ -264,8 +274,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Moving<S> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
+    /// Says that nothing more comes, and takes what the client still sends for a moment: it would otherwise be told that the connection broke, and not why its
+    /// request was refused.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.farewell.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            self.farewell = Some(Farewell { left: FAREWELL_BYTES, time: Box::pin(tokio::time::sleep(FAREWELL)) });
+        }
+        let Moving { stream, farewell: Some(farewell), .. } = &mut *self else { return Poll::Ready(Ok(())) };
+        let mut piece = [0; 8192];
+        while farewell.left > 0 && farewell.time.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut piece);
+            match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    farewell.left = farewell.left.saturating_sub(buffer.filled().len() as u64);
+                }
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer};
-use crate::body::{Fields, SMALL, read, read_fields};
+use crate::body::{EMPTY, Fields, read, read_fields};
 use crate::disk::extension_of;
 use crate::error::ApiError;
 use crate::form::{self, Form, FormField};
@@ -27,8 +27,8 @@ use crate::wire::{self, NewFile, NewPart, NewUpload, Nothing, UploadEnd};
 pub(crate) const PURPOSES: [&str; 6] = ["fine-tune", "vision", "user_data", "batch", "assistants", "evals"];
 /// What results are.
 pub(crate) const RESULTS: &str = "fine-tune-results";
-/// Rows of a list that are read at once.
-const ROWS: usize = 200;
+/// Rows of a list that are read at first.
+const ROWS: usize = 40;
 /// Letters of a file's name at most.
 pub(crate) const LONGEST_NAME: usize = 255;
 /// The largest part of an upload, as OpenAI has it.
@@ -38,7 +38,7 @@ const UPLOAD_TIME: i64 = 3600;
 /// Files may expire after an hour to 30 days.
 pub(crate) const EXPIRES: (i64, i64) = (3600, 2_592_000);
 /// Parts of an upload at most.
-const MOST_PARTS: usize = 8192;
+const MOST_PARTS: usize = 1024;
 /// Bytes that are read from or written to the disk at once.
 const PIECE: usize = 64 << 10;
 
@@ -226,7 +226,7 @@ pub(crate) async fn complete_upload(
     UrlPath(id): UrlPath<String>,
     body: Body,
 ) -> Answer {
-    let mut fields = Fields::parse::<UploadEnd>(&read(body, SMALL).await?)?;
+    let mut fields = read_fields::<UploadEnd>(body).await?;
     let order = fields.texts("part_ids")?.ok_or_else(|| fields.wrong("part_ids", "is missing"))?;
     let digest = fields.text("md5")?;
     fields.end()?;
@@ -315,7 +315,7 @@ pub(crate) async fn cancel_upload(
     UrlPath(id): UrlPath<String>,
     body: Body,
 ) -> Answer {
-    Fields::parse_optional::<Nothing>(&read(body, SMALL).await?)?.end()?;
+    Fields::parse_optional::<Nothing>(&read(body, EMPTY).await?)?.end()?;
     let upload = pending(&server, id).await?;
     let kept = Arc::clone(&server);
     let upload = server.blocking(move || end(&kept, upload, "cancelled")).await?;

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::openapi::Shape;
 
 /// Bytes of a form that are read and not yet taken.
-const AHEAD: u64 = 256 << 10;
+const AHEAD: u64 = 48 << 10;
 /// How often the reader of forms may ask for more than that in vain: what it waits for is then no end of a header.
 const PATIENCE: u64 = 16;
 /// Letters of a field that is no file.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
 use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer};
-use crate::body::{Fields, LARGEST_REQUEST, SMALL, read};
+use crate::body::{EMPTY, Fields, LARGEST_REQUEST, read};
 use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
@@ -29,9 +29,9 @@ use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, Unreadable}
 use crate::stream::{End, Shown, send_list};
 use crate::wire::{self, ErrorExtension, Nothing};
 
-/// Jobs and events of a list that are read at once.
-const ROWS: usize = 10;
-const EVENT_ROWS: usize = 100;
+/// Jobs and events of a list that are read at first; small ones more at once after that.
+const ROWS: usize = 2;
+const EVENT_ROWS: usize = 10;
 /// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Letters of what a client may attach.
@@ -413,8 +413,18 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
 
 /// `GET /v1/fine_tuning/jobs/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
-    let job = server.job(id).await?;
-    answer_with(&server, job).await
+    let mut job = server.job(id).await?;
+    let kept = Arc::clone(&server);
+    let all = server.disk.job(job.id());
+    let value = server.blocking(move || {
+        // All problems of its rows: lists have the first.
+        let problems = all.read_findings().map(|found| found.problems).filter(|problems| !problems.is_empty());
+        if let (Some(found), Some(problems)) = (&mut job.findings, problems) {
+            found.problems = problems;
+        }
+        Ok(shown(&kept, &job))
+    });
+    json_answer(&value.await?)
 }
 
 /// `POST /v1/fine_tuning/jobs/{id}/cancel`.
@@ -438,7 +448,7 @@ pub(crate) async fn finish(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 }
 
 async fn wish(server: Arc<Server>, id: String, body: Body, wish: Wish) -> Answer {
-    Fields::parse_optional::<Nothing>(&read(body, SMALL).await?)?.end()?;
+    Fields::parse_optional::<Nothing>(&read(body, EMPTY).await?)?.end()?;
     let kept = Arc::clone(&server);
     let job = server.blocking(move || change_wish(&kept, &id, wish)).await?;
     server.wake();

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,12 @@ use crate::job::{JobFolder, Status};
 use crate::store::Page;
 use crate::wire::{self, LiveKind};
 
-/// Bytes of a file that a viewer gets at once.
-const PIECE: u64 = 64 << 10;
+/// Bytes of a file that a viewer gets at once, which are held while it does not take them.
+const PIECE: u64 = 8 << 10;
+/// Bytes of a line: a longer one is passed by.
+const LONGEST_LINE: u64 = 64 << 10;
 /// Events that a viewer gets at once.
-const EVENTS: usize = 100;
+const EVENTS: usize = 20;
 /// How often files are looked at for somebody who has seen everything.
 const BEAT: Duration = Duration::from_secs(1);
 /// How often somebody to whom nothing is said hears that we are there.
@@ -248,17 +250,24 @@ fn lines(path: &Path, offset: &mut u64, is_final: bool, is_all: &mut bool) -> Ve
         return Vec::new();
     }
     let mut text = Vec::new();
-    if file.seek(SeekFrom::Start(*offset)).and_then(|_| file.take(PIECE).read_to_end(&mut text)).is_err() {
+    if file.seek(SeekFrom::Start(*offset)).is_err() || file.by_ref().take(PIECE).read_to_end(&mut text).is_err() {
         return Vec::new();
     }
-    let end = text.iter().rposition(|byte| *byte == b'\n');
-    // A line that is longer than a piece is passed by.
+    let mut end = text.iter().rposition(|byte| *byte == b'\n');
+    if end.is_none() && text.len() as u64 == PIECE {
+        // A long line: up to its end, and no further.
+        let mut rest = BufReader::new(file.take(LONGEST_LINE - PIECE));
+        if rest.read_until(b'\n', &mut text).is_err() {
+            return Vec::new();
+        }
+        end = text.last().filter(|byte| **byte == b'\n').map(|_| text.len() - 1);
+    }
     let Some(end) = end else {
         if is_final && *offset + text.len() as u64 == length {
             return vec![(String::from_utf8_lossy(&text).into_owned(), text.len() as u64)];
         }
-        if text.len() as u64 == PIECE {
-            *offset += PIECE;
+        if text.len() as u64 == LONGEST_LINE {
+            *offset += LONGEST_LINE;
             *is_all = false;
         }
         return Vec::new();

@@ -17,8 +17,8 @@ use crate::store::{Listed, Page};
 use crate::stream::{End, Shown, send_list};
 use crate::wire::{All, DeletedModel, Model, ModelFile};
 
-/// Results of a list that are read at once.
-const ROWS: usize = 100;
+/// Results of a list that are read at first.
+const ROWS: usize = 40;
 
 /// `GET /v1/models`: base models, aliases, and results, the newest first.
 pub(crate) async fn all(State(server): State<Arc<Server>>, _: Query) -> Answer {
@@ -27,8 +27,7 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, _: Query) -> Answer {
         let results = server.store.results(page)?;
         let (has_more, last) = (results.has_more, results.last);
         let mut models = if page.behind.is_none() { base_models(server) } else { Vec::new() };
-        let results = results.rows.into_iter().flatten();
-        models.extend(results.filter_map(|job| Some(Model::result(&job, job.result_model.clone()?))));
+        models.extend(results.rows.into_iter().map(Model::from));
         Shown::all(Listed { rows: models, has_more, last }, |model| model)
     })
     .await

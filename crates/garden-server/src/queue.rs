@@ -54,6 +54,9 @@ const LEAST_FREE: u64 = 16 << 20;
 /// Bytes that a job takes at least before its first checkpoint tells more.
 const FIRST_CHECKPOINT: u64 = 64 << 10;
 
+/// Problems of rows that lists of jobs show.
+const LISTED_PROBLEMS: usize = 5;
+
 /// Which work a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
@@ -310,7 +313,7 @@ impl Queue {
             Action::Queue(findings) => self.queue(job, *findings),
             Action::Refuse(findings, error) => {
                 self.change(job, |job| {
-                    job.findings = Some(without_plan(*findings));
+                    job.findings = Some(shortened(*findings));
                     Vec::new()
                 })?;
                 self.fail(job, error)
@@ -375,7 +378,7 @@ impl Queue {
 
     /// A job whose files are fine waits for its turn.
     fn queue(&mut self, job: &JobRecord, findings: Findings) -> Result<(), ApiError> {
-        let findings = without_plan(findings);
+        let findings = shortened(findings);
         let notes = findings.notes.iter().enumerate();
         let mut events: Vec<NewEvent> =
             notes.map(|(index, note)| NewEvent::warning(format!("note:{index}"), note)).collect();
@@ -646,11 +649,12 @@ impl Queue {
     }
 }
 
-/// Findings for the store: the whole plan is in the job's folder, and every list of jobs would have to read past it.
-fn without_plan(mut findings: Findings) -> Findings {
+/// Findings for the store: the whole plan and all problems are in the job's folder, and every list of jobs would have to read past them.
+fn shortened(mut findings: Findings) -> Findings {
     if let Some(plan) = &mut findings.plan {
         plan.told = Value::Null;
     }
+    findings.problems.truncate(LISTED_PROBLEMS);
     findings
 }
 

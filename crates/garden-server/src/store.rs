@@ -20,7 +20,7 @@ use rusqlite::{Connection, OpenFlags, Row, ToSql, params_from_iter};
 
 pub use records::{
     Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Page, PartAdded,
-    PartRecord, RequestKey, StoreError, Unreadable, UploadRecord,
+    PartRecord, RequestKey, ResultRecord, StoreError, Unreadable, UploadRecord,
 };
 
 /// How long a second process with the same database is waited for.

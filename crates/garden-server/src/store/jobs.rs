@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
 
 use super::events::insert_events;
-use super::{Added, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, Store, StoreError, Unreadable, signed};
+use super::{
+    Added, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, ResultRecord, Store, StoreError, Unreadable,
+    signed,
+};
 use crate::job::{JobRecord, Status};
 
 /// What a record is read from.
@@ -25,7 +28,7 @@ impl Store {
             return Ok(known);
         }
         change.execute(
-            "INSERT INTO jobs (id, status, priority, result, record, created_at, finished_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO jobs (id, status, priority, result, record, created_at, finished_at, base) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 job.id(),
                 job.status.name(),
@@ -33,7 +36,8 @@ impl Store {
                 job.result_model,
                 serde_json::to_string(job)?,
                 job.created_at,
-                job.finished_at
+                job.finished_at,
+                job.base
             ],
         )?;
         let seq = change.last_insert_rowid();
@@ -107,9 +111,13 @@ impl Store {
         Ok(statement.query_map([], count)?.collect::<Result<_, _>>()?)
     }
 
-    /// Jobs whose model can be used, the newest first.
-    pub fn results(&self, page: &Page) -> Result<Listed<Entry>, StoreError> {
-        self.list("jobs", RECORD, page, Some(("result IS NOT NULL", Vec::new())), entry_of)
+    /// Models that can be used, the newest first. Records, which may be large, are not read for it.
+    pub fn results(&self, page: &Page) -> Result<Listed<ResultRecord>, StoreError> {
+        let columns = "result, id, base, COALESCE(finished_at, created_at)";
+        let read = |row: &Row<'_>| {
+            Ok(ResultRecord { model: row.get(0)?, job: row.get(1)?, base: row.get(2)?, created_at: row.get(3)? })
+        };
+        self.list("jobs", columns, page, Some(("result IS NOT NULL", Vec::new())), read)
     }
 
     /// Jobs that ended before a moment, the oldest first.

@@ -68,6 +68,19 @@ pub struct RequestKey {
     pub digest: String,
 }
 
+/// A model that a job has made, as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultRecord {
+    /// Its name.
+    pub model: String,
+    /// The job that made it.
+    pub job: String,
+    /// The base model.
+    pub base: String,
+    /// When it was made.
+    pub created_at: i64,
+}
+
 /// Names of what a database knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{Local, Time, True, constant};
 use crate::catalogue::Base;
 use crate::job::JobRecord;
+use crate::store::ResultRecord;
 
 constant!(ModelObject = "model");
 
@@ -53,6 +54,14 @@ impl Model {
             owned_by: Local,
             model_garden: Some(ModelExtension { base_model: job.base.clone(), job: Some(job.id().to_string()) }),
         }
+    }
+}
+
+impl From<ResultRecord> for Model {
+    fn from(result: ResultRecord) -> Model {
+        let extension = ModelExtension { base_model: result.base, job: Some(result.job) };
+        let (id, created) = (result.model, Time(result.created_at));
+        Model { id, object: ModelObject, created, owned_by: Local, model_garden: Some(extension) }
     }
 }
 

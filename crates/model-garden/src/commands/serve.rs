@@ -17,6 +17,10 @@ use crate::printer::Printer;
 /// Shorter keys can be guessed.
 const SHORTEST_KEY: usize = 16;
 
+/// How the allocator of the C library gives memory back: it would otherwise keep what a burst of requests took, in an arena for each of a server's threads.
+const ALLOCATOR: [(&str, &str); 3] =
+    [("MALLOC_ARENA_MAX", "2"), ("MALLOC_TRIM_THRESHOLD_", "262144"), ("MALLOC_MMAP_THRESHOLD_", "131072")];
+
 /// Runs the command.
 pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
     // The server's threads speak, too.
@@ -25,6 +29,10 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         Some(cli::ServeAction::Backup(what)) => return backup::backup(what, &printer),
         Some(cli::ServeAction::Restore(what)) => return backup::restore(what, &printer),
         None => {}
+    }
+    // It reads these at the start of a process only. Where that cannot be done again, the server is as it was.
+    if std::env::var_os(ALLOCATOR[0].0).is_none() {
+        drop(garden_guard::begin_anew(&ALLOCATOR));
     }
     let program =
         std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;

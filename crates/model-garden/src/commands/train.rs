@@ -42,7 +42,9 @@ const ALLOCATOR: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "262144");
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
     crate::guarding::leave_on_warnings()?;
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe, printer)?;
-    run_recipe(recipe, arguments.dry_run, arguments.printed.is_json(), printer)
+    let outcome = run_recipe(recipe, arguments.dry_run, arguments.printed.is_json(), printer)?;
+    // A full disk is an error like any other for whoever started us; a server waits for space.
+    Ok(if outcome == Outcome::Program(worker::DISK_FULL) { Outcome::Program(2) } else { outcome })
 }
 
 /// Trains by a recipe, or with `is_dry` only looks whether it could.
@@ -273,8 +275,6 @@ fn outcome(record: &RunRecord) -> Outcome {
         (Some(_), 0 | REQUEUE) => Outcome::Fine,
         // It was asked to end and has saved: as a shell tells Ctrl-C.
         (None, 0) => Outcome::Program(130),
-        // An error like any other for whoever started us.
-        (_, worker::DISK_FULL) => Outcome::Program(2),
         (_, code) => Outcome::Program(code),
     }
 }

@@ -256,18 +256,14 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
             return failed("training_failed", words(&failure));
         }
     };
-    let record = RunRecord::read(&output);
-    let is_disk_full = record
-        .as_ref()
-        .is_ok_and(|record| record.guard.as_ref().is_some_and(|summary| summary.code == train::worker::DISK_FULL));
-    let answer = record.map_or_else(|error| error.to_string(), |record| record.answer());
-    if is_disk_full {
-        return JobOutcome::NoSpace { words: "no space was left for a checkpoint".into() };
-    }
+    let answer = RunRecord::read(&output).map_or_else(|error| error.to_string(), |record| record.answer());
     match (ran, RunEnd::read(&output)) {
         (Outcome::Fine | Outcome::BadNews, Some(end)) => {
             hidden.in_result(&output);
             JobOutcome::Done { tokens: Some(end.progress.tokens), words: answer }
+        }
+        (Outcome::Program(train::worker::DISK_FULL), _) => {
+            JobOutcome::NoSpace { words: "no space was left for a checkpoint".into() }
         }
         (Outcome::BadNews, None) => JobOutcome::NoRoom { words: "the plan does not fit into what is free".into() },
         // Ctrl-C and SIGTERM, or a scheduler's warning.
