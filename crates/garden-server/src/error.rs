@@ -167,9 +167,12 @@ impl IntoResponse for ApiError {
 
 impl From<crate::store::StoreError> for ApiError {
     fn from(error: crate::store::StoreError) -> ApiError {
-        match error.is_disk_full() {
-            true => ApiError::no_space("the server's disk is full"),
-            false => ApiError::internal("the server's database cannot be used", &error),
+        match error {
+            crate::store::StoreError::NoSuchPlace => {
+                ApiError::field("after", "`after` is not the id of anything in this list")
+            }
+            error if error.is_disk_full() => ApiError::no_space("the server's disk is full"),
+            error => ApiError::internal("the server's database cannot be used", &error),
         }
     }
 }

@@ -118,7 +118,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 
 /// Forgets a file, and then removes it.
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
-    server.change_even_if_full(|store| store.delete_file(&file.id))?;
+    server.change_even_if_full(|store| store.delete_file(&file.id, server.now()))?;
     server.disk.discard(file);
     server.disk.keep_reserve();
     Ok(())

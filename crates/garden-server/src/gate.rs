@@ -166,7 +166,9 @@ fn check(server: &Server, peer: IpAddr, request: &Request) -> Result<Option<Stri
     }
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
-    let Some((_, key)) = given else {
+    // Azure's clients have a header of their own.
+    let azure = headers.get("api-key").and_then(|value| value.to_str().ok());
+    let Some(key) = given.map(|(_, key)| key).or(azure) else {
         return Err(ApiError::unauthorised("a key is needed: send it as `Authorization: Bearer KEY`"));
     };
     if let Some(known) = server.keys.find(key.trim()) {

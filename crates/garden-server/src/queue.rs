@@ -191,7 +191,13 @@ impl Queue {
     fn note(&mut self, job: &JobRecord, done: Result<(), ApiError>) {
         match done {
             Ok(()) => drop(self.troubles.remove(job.id())),
-            Err(error) => self.trouble(job.id(), job.id(), error.message),
+            Err(error) => {
+                // The next round has a little space for what it notes.
+                if error.code == Some("insufficient_storage") {
+                    self.server.disk.give_reserve();
+                }
+                self.trouble(job.id(), job.id(), error.message);
+            }
         }
     }
 
@@ -280,7 +286,11 @@ impl Queue {
                 | Action::KillOrphan(_)
         );
         if job.status == Status::Running {
-            self.follow(job, is_over)?;
+            let followed = self.follow(job, is_over);
+            // What is asked of a process, or waited for, does not wait for a disk that is full; what its log says is read again later.
+            if is_over && !matches!(action, Action::Hold(..)) {
+                followed?;
+            }
         }
         if is_over {
             self.measure_one(job.id());
@@ -292,7 +302,9 @@ impl Queue {
                 self.ask(job, pid)?;
                 self.watched.entry(job.id().to_string()).or_default().was_held = true;
                 let words = format!("{} The job saves and waits.", lack_words(hold));
-                self.note_once(job, &format!("lack:{}", job.starts), &words)
+                // It says so again when it waits.
+                drop(self.note_once(job, &format!("lack:{}", job.starts), &words));
+                Ok(())
             }
             Action::Kill(pid) => {
                 self.server.say(&format!("{}: process {pid} does not end, so it is killed", job.id()));

@@ -43,7 +43,7 @@ pub(crate) fn delete(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
 
 /// Forgets a job, and then removes its folder.
 pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
-    server.change_even_if_full(|store| store.delete_job(id))?;
+    server.change_even_if_full(|store| store.delete_job(id, server.now()))?;
     server.disk.discard_job(id);
     server.disk.keep_reserve();
     Ok(())

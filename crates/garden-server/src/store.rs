@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Row, ToSql, params_from_iter};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, params_from_iter};
 
 pub use records::{
     Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Page, PartAdded,
@@ -138,6 +138,18 @@ impl Store {
         self.readers[next].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of something that is there, or was until lately.
+    fn seq_of(&self, table: &str, id: &str) -> Result<i64, StoreError> {
+        let connection = self.read();
+        for table in [table, "gone"] {
+            let mut statement = connection.prepare_cached(&format!("SELECT seq FROM {table} WHERE id = ?"))?;
+            if let Some(seq) = statement.query_row([id], |row| row.get(0)).optional()? {
+                return Ok(seq);
+            }
+        }
+        Err(StoreError::NoSuchPlace)
+    }
+
     /// A page of a table whose rows have a `seq` and an `id`.
     fn list<T>(
         &self,
@@ -154,9 +166,8 @@ impl Store {
             conditions.push(format!("seq {compare} ?"));
             values.push(Box::new(behind));
         } else if let Some(after) = &page.after {
-            // Behind something that is gone, or never was, there is nothing.
-            conditions.push(format!("seq {compare} (SELECT seq FROM {table} WHERE id = ?)"));
-            values.push(Box::new(after.clone()));
+            conditions.push(format!("seq {compare} ?"));
+            values.push(Box::new(self.seq_of(table, after)?));
         }
         if let Some((condition, of)) = filter {
             conditions.push(condition.to_string());
@@ -173,6 +184,13 @@ impl Store {
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
         Ok(cut(rows, page.limit))
     }
+}
+
+/// Remembers where something was.
+fn note_gone(connection: &Connection, table: &str, id: &str, now: i64) -> Result<(), StoreError> {
+    let sql = format!("INSERT OR REPLACE INTO gone (id, seq, at) SELECT id, seq, ? FROM {table} WHERE id = ?");
+    connection.prepare_cached(&sql)?.execute(rusqlite::params![now, id])?;
+    Ok(())
 }
 
 /// Opens the database for reading and writing.

@@ -200,8 +200,11 @@ fn work(job: &JobRecord, folder: &FolderState, process: Process, waits: &Waits) 
         return orphan(job, pid, waits);
     }
     match &folder.outcome {
-        // A command that was asked to end may call that an error.
-        Some(JobOutcome::Failed { .. }) if job.wish == Wish::Cancel => died(job, folder, waits),
+        // What was asked to end may call that an error, and a trainer that had not begun yet dies of it.
+        Some(JobOutcome::Failed { .. }) if matches!(job.wish, Wish::Cancel | Wish::Pause) => died(job, folder, waits),
+        Some(JobOutcome::Failed { .. }) if job.wish == Wish::GoOn && waits.was_held => {
+            Action::Hold(waits.lack.unwrap_or(Hold::Quota), "it ended when it was asked to".into())
+        }
         Some(JobOutcome::Done { tokens, words }) => Action::Succeed { tokens: *tokens, words: words.clone() },
         Some(JobOutcome::Failed { error }) => Action::Fail(error.clone()),
         Some(JobOutcome::Stopped { step, words }) => stopped(job, folder, *step, words, waits),

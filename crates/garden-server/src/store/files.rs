@@ -2,7 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::{FileRecord, Listed, Page, PartAdded, PartRecord, Store, StoreError, UploadRecord, kept_bytes, signed};
+use super::{
+    FileRecord, Listed, Page, PartAdded, PartRecord, Store, StoreError, UploadRecord, kept_bytes, note_gone, signed,
+};
 
 impl Store {
     /// Notes a file that is there; `false` if all of them together would then have more than `quota` bytes.
@@ -31,8 +33,13 @@ impl Store {
     }
 
     /// Forgets a file; whether it was known.
-    pub fn delete_file(&self, id: &str) -> Result<bool, StoreError> {
-        Ok(self.write().prepare_cached("DELETE FROM files WHERE id = ?")?.execute([id])? > 0)
+    pub fn delete_file(&self, id: &str, now: i64) -> Result<bool, StoreError> {
+        let mut connection = self.write();
+        let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        note_gone(&write, "files", id, now)?;
+        let count = write.execute("DELETE FROM files WHERE id = ?", [id])?;
+        write.commit()?;
+        Ok(count > 0)
     }
 
     /// Files whose time is over.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
 
 use super::events::insert_events;
+use super::note_gone;
 use super::{
     Added, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, ResultRecord, Store, StoreError, Unreadable,
     signed,
@@ -55,9 +56,11 @@ impl Store {
         Ok(Added::New)
     }
 
-    /// Forgets keys of requests that are older than this.
+    /// Forgets keys of requests, and where something was, that are older than this.
     pub fn forget_requests(&self, before: i64) -> Result<(), StoreError> {
-        self.write().prepare_cached("DELETE FROM requests WHERE created_at < ?")?.execute([before])?;
+        let connection = self.write();
+        connection.prepare_cached("DELETE FROM requests WHERE created_at < ?")?.execute([before])?;
+        connection.prepare_cached("DELETE FROM gone WHERE at < ?")?.execute([before])?;
         Ok(())
     }
 
@@ -151,9 +154,10 @@ impl Store {
     }
 
     /// Forgets a job and all that is known of it; whether it was known.
-    pub fn delete_job(&self, id: &str) -> Result<bool, StoreError> {
+    pub fn delete_job(&self, id: &str, now: i64) -> Result<bool, StoreError> {
         let mut connection = self.write();
         let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        note_gone(&write, "jobs", id, now)?;
         for table in ["events", "metadata"] {
             write.execute(&format!("DELETE FROM {table} WHERE job = (SELECT seq FROM jobs WHERE id = ?)"), [id])?;
         }

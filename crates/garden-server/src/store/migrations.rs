@@ -38,7 +38,8 @@ CREATE TABLE events (
 CREATE INDEX events_of_job ON events (job, seq);
 ";
 
-/// What quota, retention and repeated requests ask for gets columns and tables of its own; before, each of them read every record. The keys of earlier requests
+/// What quota, retention and repeated requests ask for gets columns and tables of its own; before, each of them read every record. Where something was that is gone
+/// is known for a while, so that a client that deletes what it lists goes on from there. The keys of earlier requests
 /// belonged to nobody and had no digest of their body.
 const SECOND: &str = "
 ALTER TABLE jobs ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
@@ -51,6 +52,8 @@ CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_by_name_end ON jobs (substr(id, -8));
 CREATE INDEX jobs_not_measured ON jobs (seq) WHERE disk_bytes IS NULL;
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE gone (id TEXT PRIMARY KEY, seq INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX gone_by_time ON gone (at);
 CREATE TABLE requests (
     owner TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, job TEXT NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (owner, key)
 ) WITHOUT ROWID;

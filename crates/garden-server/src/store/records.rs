@@ -13,6 +13,8 @@ pub enum StoreError {
     Record(serde_json::Error),
     /// A record cannot be read.
     Unreadable(Unreadable),
+    /// A page is to begin behind something that is not known.
+    NoSuchPlace,
     /// It is of a newer version of this program.
     Newer(i64),
 }
@@ -25,6 +27,7 @@ impl std::fmt::Display for StoreError {
             StoreError::Unreadable(one) => {
                 write!(f, "the record of `{}` cannot be read: {}; nothing of it was changed", one.id, one.problem)
             }
+            StoreError::NoSuchPlace => f.write_str("nothing of that name is known"),
             StoreError::Newer(version) => {
                 write!(f, "it was written by a newer version of model-garden (tables of version {version})")
             }

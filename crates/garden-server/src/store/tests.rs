@@ -76,15 +76,19 @@ fn files_are_listed_page_by_page() {
     assert_eq!(all(&page(None, 2)), (vec!["file-4".to_string(), "file-3".into()], true));
     assert_eq!(all(&page(Some("file-3"), 3)), (vec!["file-2".to_string(), "file-1".into(), "file-0".into()], false));
     assert_eq!(all(&Page { is_ascending: true, ..page(Some("file-3"), 3) }), (vec!["file-4".to_string()], false));
-    assert_eq!(all(&page(Some("file-none"), 3)), (Vec::new(), false));
+    assert!(matches!(store.files(&page(Some("file-none"), 3), None), Err(StoreError::NoSuchPlace)));
     assert_eq!(ids(store.files(&page(None, 9), Some("vision")).unwrap()).0, ["file-3", "file-1"]);
     assert_eq!(store.bytes().unwrap(), 50);
     assert_eq!(
         (store.expired_files(49).unwrap().len(), store.expired_files(50).unwrap()[0].id.as_str()),
         (0, "file-1")
     );
-    assert!(store.delete_file("file-1").unwrap() && !store.delete_file("file-1").unwrap());
+    assert!(store.delete_file("file-1", 9).unwrap() && !store.delete_file("file-1", 9).unwrap());
     assert_eq!(store.file("file-1").unwrap(), None);
+    // A client that deletes what it lists goes on behind it, for a while.
+    assert_eq!(all(&page(Some("file-1"), 3)), (vec!["file-0".to_string()], false));
+    store.forget_requests(10).unwrap();
+    assert!(store.files(&page(Some("file-1"), 3), None).is_err());
     // It is all there for the next one.
     let again = Store::open(&fresh.path()).unwrap();
     assert_eq!(again.file("file-4").unwrap(), Some(file("file-4", "fine-tune", None)));
@@ -178,7 +182,7 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
     store.note_disk("a", Some(40)).unwrap();
     assert_eq!((store.not_measured(9).unwrap().len(), store.bytes().unwrap()), (3, 40));
     assert!(!store.add_file(&file("f", "fine-tune", None), 49).unwrap());
-    store.delete_job("b").unwrap();
+    store.delete_job("b", 9).unwrap();
     assert!(store.job("b").unwrap().is_none() && with(&[("team", "b")]).is_empty());
 }
 
@@ -196,7 +200,7 @@ fn a_request_that_is_sent_twice_makes_one_job() {
     // It is known for a while, and no longer than its job.
     store.forget_requests(1).unwrap();
     assert!(matches!(add("l", &key("one", "b")), Added::OtherBody));
-    store.delete_job("m").unwrap();
+    store.delete_job("m", 9).unwrap();
     assert!(matches!(add("m", &key("two", "c")), Added::New));
     store.forget_requests(2).unwrap();
     assert!(matches!(add("n", &key("one", "b")), Added::New));

@@ -22,9 +22,9 @@ pub(crate) struct File {
     #[schemars(with = "FilePurpose")]
     pub purpose: String,
     pub status: Processed,
-    /// Never anything: rows are checked by jobs.
-    pub status_details: (),
     /// When it is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
     pub expires_at: Option<Time>,
 }
 
@@ -38,7 +38,6 @@ impl From<&FileRecord> for File {
             filename: file.filename.clone(),
             purpose: file.purpose.clone(),
             status: Processed,
-            status_details: (),
             expires_at: file.expires_at.map(Time),
         }
     }

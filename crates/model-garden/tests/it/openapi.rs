@@ -310,7 +310,7 @@ fn every_answer_is_as_described() {
         server.ask(400, "GET", path, "%ff", "", b"");
     }
     server.ask(400, "GET", "/v1/files?purpose=%00", "", "", b"");
-    let filters: String = (0..3000).map(|number| format!("&metadata[{number}]=x")).collect();
+    let filters: String = (0..300).map(|number| format!("&metadata[{number}]=x")).collect();
     server.ask(400, "GET", &format!("{jobs}?{}", &filters[1..]), "", "", b"");
     server.ask(403, "DELETE", "/v1/models/{model}", "tiny-model", "", b"");
     server.ask(413, "POST", "/api/plan", "", "application/json", &vec![b' '; 2 << 20]);

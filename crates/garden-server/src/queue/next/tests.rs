@@ -71,6 +71,10 @@ fn the_end_of_a_start_decides_by_what_is_wished() {
     assert!(matches!(of(&done(), Wish::Cancel), Action::Succeed { .. }), "it was done before it heard of it");
     assert!(matches!(of(&failed(), Wish::GoOn), Action::Fail(_)));
     assert!(matches!(of(&failed(), Wish::Cancel), Action::Cancel(_)), "a command may call its end an error");
+    assert!(matches!(of(&failed(), Wish::Pause), Action::Pause(_)), "one that had not begun dies of being asked");
+    let held = Waits { was_held: true, lack: Some(Hold::Disk), ..Waits::default() };
+    let running = job(Status::Running, Wish::GoOn);
+    assert!(matches!(next(&running, &failed(), Process::None, &held), Action::Hold(Hold::Disk, _)));
     assert!(matches!(of(&stopped(Some(3)), Wish::Cancel), Action::Cancel(_)));
     assert!(matches!(of(&stopped(Some(3)), Wish::Pause), Action::Pause(_)));
     assert_eq!(of(&stopped(Some(3)), Wish::Finish), Action::Finish);

@@ -256,7 +256,10 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
             return failed("training_failed", words(&failure));
         }
     };
-    let answer = RunRecord::read(&output).map_or_else(|error| error.to_string(), |record| record.answer());
+    let record = RunRecord::read(&output);
+    // A trainer that does not listen yet dies of being asked to end.
+    let was_asked = record.as_ref().is_ok_and(|record| record.guard.as_ref().is_some_and(|summary| summary.was_asked));
+    let answer = record.map_or_else(|error| error.to_string(), |record| record.answer());
     match (ran, RunEnd::read(&output)) {
         (Outcome::Fine | Outcome::BadNews, Some(end)) => {
             hidden.in_result(&output);
@@ -267,7 +270,7 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
         }
         (Outcome::BadNews, None) => JobOutcome::NoRoom { words: "the plan does not fit into what is free".into() },
         // Ctrl-C and SIGTERM, or a scheduler's warning.
-        (Outcome::Program(130 | REQUEUE), None) => {
+        (ended, None) if was_asked || matches!(ended, Outcome::Program(130 | REQUEUE)) => {
             let step = garden_train::newest(&output)
                 .0
                 .and_then(|path| path.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
