@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz serve-clients
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -211,8 +211,8 @@ parity-grid: build ## how far training in bf16 is from float32, beside transform
 parity-grid-record: build ## record the peer's losses of parity-grid again: make parity-grid-record PARITY_PYTHON=venv/bin/python
 	@CUDA_VISIBLE_DEVICES= $(PARITY_PYTHON) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --phase make,peer,check
 
-nightly: ## what takes too long for every change: comparisons with transformers and peft, fuzzing of the server
-	$(call each,parity parity-grid serve-fuzz)
+nightly: ## what takes too long for every change: comparisons with transformers and peft, fuzzing of the server, official clients
+	$(call each,parity parity-grid serve-fuzz serve-clients)
 
 # The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
 serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7
@@ -221,6 +221,11 @@ serve-fuzz: setup ## fuzz the server through its OpenAPI description and with br
 		&& $$python -m pip install --quiet --disable-pip-version-check -r $$packages && cp $$packages $(TARGET)/fuzz-venv/installed.txt; } \
 		|| { echo "error: the packages of $$packages could not be installed"; exit 2; }; \
 	$(CARGO) build --locked -p model-garden && $$python testdata/server/fuzz.py --binary $(TARGET)/debug/model-garden --work $(TARGET)/fuzz --seed $(or $(SEED),1)
+
+# The clients are installed beside the build, the newest of each series that testdata/server/clients/run.py names.
+serve-clients: setup ## run OpenAI's official clients and LiteLLM against the server: make serve-clients CLIENTS=openai-3
+	@$(CARGO) build --locked -p model-garden \
+		&& { $(call told,clients,$(PYTHON) -u testdata/server/clients/run.py --binary $(TARGET)/debug/model-garden --work $(TARGET)/clients $(CLIENTS)); }
 
 fmt: ## format the code
 	$(CARGO) fmt --all

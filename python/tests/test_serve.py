@@ -111,7 +111,7 @@ class Client(FolderCase):
             act(job.id)
         self.live(job.id)
         self.assertEqual(jobs.retrieve(job.id).status, "cancelled")
-        with self.assertRaises(openai.ConflictError):
+        with self.assertRaises(openai.BadRequestError):
             jobs.cancel(job.id)
 
     def test_an_upload_in_parts(self):

@@ -27,7 +27,7 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 const FAREWELL: Duration = Duration::from_secs(2);
 const FAREWELL_BYTES: u64 = 64 << 20;
 /// From when on an answer that nobody takes may go for others.
-const STALLED: Duration = Duration::from_secs(5);
+const STALLED: Duration = Duration::from_secs(2);
 
 /// All connections.
 #[derive(Clone, Debug, Default)]
@@ -143,10 +143,11 @@ impl Connections {
         let of_address = |address: IpAddr, all: &HashMap<u64, Connection>| {
             all.values().filter(|known| known.0.address == address).count()
         };
-        if of_address(address, &all) >= OF_ONE {
+        let own = of_address(address, &all);
+        if own >= OF_ONE {
             remove(&mut all, |known| known.0.address == address)?;
         } else if all.len() >= MOST {
-            remove(&mut all, |_| true)?;
+            remove(&mut all, |_| true).or_else(|| remove_of_largest(&mut all, own))?;
         }
         let known = Known {
             number,
@@ -190,6 +191,21 @@ fn remove(all: &mut HashMap<u64, Connection>, among: impl Fn(&Connection) -> boo
     }
     let (_, number) = idle.or(stalled)?;
     // Whoever waits for it hears it, or will at once: the permit is kept.
+    all.remove(&number)?.0.close.notify_one();
+    Some(())
+}
+
+/// Closes a connection that is at work, of the address that has most of them: the one on which nothing has moved for longest. Only for somebody who has fewer.
+fn remove_of_largest(all: &mut HashMap<u64, Connection>, own: usize) -> Option<()> {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    all.values().for_each(|known| *counts.entry(known.0.address).or_default() += 1);
+    let (largest, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    if count <= own + 1 {
+        return None;
+    }
+    let moved = |known: &Connection| known.0.now().saturating_sub(known.0.moved.load(Ordering::Relaxed));
+    let of_largest = all.values().filter(|known| known.0.address == largest);
+    let number = of_largest.max_by_key(|known| moved(known))?.0.number;
     all.remove(&number)?.0.close.notify_one();
     Some(())
 }
@@ -317,10 +333,12 @@ mod tests {
         // Others come in up to the number of all.
         let others: Vec<Busy> =
             (0..(MOST - OF_ONE) as u64).map(|number| all.admit(6000 + number, address(2)).unwrap().busy()).collect();
-        assert!(all.admit(7000, address(3)).is_none());
+        // All are at work: a stranger comes in for one of the address that has most; that address itself does not.
+        let stranger = all.admit(7000, address(3)).unwrap().busy();
+        assert!(all.admit(7001, address(1)).is_none(), "the one with most has no right to more");
         drop(next);
-        assert!(all.admit(7001, address(3)).is_some(), "one that has become idle goes");
-        drop((busy, others));
+        assert!(all.admit(7003, address(3)).is_some(), "one that has become idle goes");
+        drop((busy, others, stranger));
         assert_eq!(all.count(), MOST);
     }
 }

@@ -142,20 +142,38 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes a file that nobody knows of any more; what cannot be removed now is at the next start.
-    pub fn discard(&self, file: &FileRecord) {
+    /// Puts a file out of sight, where the next start removes it; where it is then.
+    pub fn put_away(&self, file: &FileRecord) -> Option<PathBuf> {
         let away = self.incoming(&file.id);
-        if fs::rename(self.file(file), &away).is_ok() {
-            drop(fs::remove_file(away));
+        fs::rename(self.file(file), &away).ok().map(|()| away)
+    }
+
+    /// Puts it back.
+    pub fn put_back(&self, file: &FileRecord, away: Option<&Path>) {
+        if let Some(away) = away {
+            drop(fs::rename(away, self.file(file)));
         }
     }
 
-    /// Removes the folder of a job that nobody knows of any more; what cannot be removed now is at the next start.
-    pub fn discard_job(&self, id: &str) {
+    /// Puts a job's folder out of sight, where the next start removes it; where it is then.
+    pub fn put_job_away(&self, id: &str) -> Option<PathBuf> {
         let away = self.root.join("jobs").join(crate::id::new_id(LOOK));
-        if fs::rename(self.job(id).0, &away).is_ok() {
-            drop(fs::remove_dir_all(away));
+        fs::rename(self.job(id).0, &away).ok().map(|()| away)
+    }
+
+    /// Puts it back.
+    pub fn put_job_back(&self, id: &str, away: Option<&Path>) {
+        if let Some(away) = away {
+            drop(fs::rename(away, self.job(id).0));
         }
+    }
+
+    /// Removes what was put away; what cannot be removed now is at the next start. Its space is there for the reserve.
+    pub fn remove(&self, away: Option<&Path>) {
+        if let Some(away) = away {
+            drop(if away.is_dir() { fs::remove_dir_all(away) } else { fs::remove_file(away) });
+        }
+        self.keep_reserve();
     }
 
     /// Removes all of a job but its model and what describes that.

@@ -116,11 +116,14 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
     json_answer(&wire::DeletedFile::of(id))
 }
 
-/// Forgets a file, and then removes it.
+/// Puts a file away, forgets it, and removes it.
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
-    server.change_even_if_full(|store| store.delete_file(&file.id, server.now()))?;
-    server.disk.discard(file);
-    server.disk.keep_reserve();
+    let away = server.disk.put_away(file);
+    if let Err(error) = server.change_even_if_full(|store| store.delete_file(&file.id, server.now())) {
+        server.disk.put_back(file, away.as_deref());
+        return Err(error.into());
+    }
+    server.disk.remove(away.as_deref());
     Ok(())
 }
 

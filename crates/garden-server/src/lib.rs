@@ -76,6 +76,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// Threads that answer, and those that read and write files for them.
 const THREADS: usize = 2;
 const BLOCKING: usize = 16;
+/// Lists of which a piece is read at the same time.
+const LISTS: usize = 2;
 
 /// How a server is set up.
 pub struct Settings {
@@ -213,6 +215,8 @@ pub(crate) struct Server {
     /// Turns of our own program, and of putting parts of uploads together.
     turns: turns::Turns,
     joining: Arc<Semaphore>,
+    /// Lists that are read at the same time.
+    lists: Semaphore,
     live: follow::Live,
     gpu: OnceLock<GpuLook>,
     began: Instant,
@@ -366,6 +370,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         wakes,
         turns: turns::Turns::default(),
         joining: Arc::new(Semaphore::new(1)),
+        lists: Semaphore::new(LISTS),
         live: follow::Live::default(),
         gpu: OnceLock::new(),
         began: Instant::now(),

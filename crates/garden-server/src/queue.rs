@@ -500,7 +500,7 @@ impl Queue {
 
     /// Starts jobs whose turn it is.
     fn start_next(&mut self) -> Result<(), ApiError> {
-        let running: Vec<Need> = self.jobs(Status::Running)?.iter().map(need).collect();
+        let mut running: Vec<Need> = self.jobs(Status::Running)?.iter().map(need).collect();
         let mut queued = self.jobs(Status::Queued)?;
         // Wishes first: those jobs do not wait any more.
         queued.retain(|job| {
@@ -526,7 +526,7 @@ impl Queue {
             disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE),
             quota: self.server.settings.quota_bytes.saturating_sub(kept),
         };
-        let waiting: Vec<Waiting> = queued
+        let mut waiting: Vec<Waiting> = queued
             .iter()
             .map(|job| Waiting {
                 need: need(job),
@@ -534,19 +534,29 @@ impl Queue {
                 is_due: is_due(job.not_before, now),
             })
             .collect();
-        let placed = place(&waiting, &running, &free);
-        for (index, hold) in placed.holds {
-            let job = &queued[index];
-            if job.hold != Some(hold) {
-                let held = self.hold_queued(job, hold, "It waits in the queue.");
-                self.note(job, held);
+        // One after the other: one that cannot begin leaves its place to the next.
+        loop {
+            let placed = place(&waiting, &running, &free);
+            for (index, hold) in placed.holds {
+                let job = &queued[index];
+                if job.hold != Some(hold) && waiting[index].is_due {
+                    let held = self.hold_queued(job, hold, "It waits in the queue.");
+                    self.note(job, held);
+                    // It has been said.
+                    waiting[index].is_due = false;
+                }
+            }
+            let Some(index) = placed.starts.first().copied() else { return Ok(()) };
+            waiting[index].is_due = false;
+            match self.begin(&queued[index]) {
+                Ok(false) => {}
+                // One that could not be started has taken its turn: it is running for all that is known.
+                begun => {
+                    running.push(waiting[index].need);
+                    self.note(&queued[index], begun.map(drop));
+                }
             }
         }
-        for index in placed.starts {
-            let begun = self.begin(&queued[index]);
-            self.note(&queued[index], begun);
-        }
-        Ok(())
     }
 
     /// Says what a queued job waits for.
@@ -559,12 +569,16 @@ impl Queue {
         })
     }
 
-    /// Starts a job, if it is still queued.
-    fn begin(&mut self, job: &JobRecord) -> Result<(), ApiError> {
+    /// Starts a job, if it is still queued and what it needs is there.
+    fn begin(&mut self, job: &JobRecord) -> Result<bool, ApiError> {
         // Its model may be gone for a while: the server was started without its folder, say.
         if let Err(problem) = placed_order(&self.server, job) {
             let words = format!("{}. It waits in the queue.", problem.message);
-            return if job.hold == Some(Hold::Files) { Ok(()) } else { self.hold_queued(job, Hold::Files, &words) };
+            if job.hold != Some(Hold::Files) {
+                let held = self.hold_queued(job, Hold::Files, &words);
+                self.note(job, held);
+            }
+            return Ok(false);
         }
         let folder = self.folder(job);
         let now = self.server.now();
@@ -586,12 +600,13 @@ impl Queue {
             }
             Some(vec![NewEvent::of("started", "Fine-tuning job started")])
         })?;
-        let Some(begun) = begun.filter(|_| is_ours) else { return Ok(()) };
+        let Some(begun) = begun.filter(|_| is_ours) else { return Ok(false) };
         self.server.queue_waited(now - begun.created_at.min(now));
         let order = placed_order(&self.server, &begun)?;
         self.write_order(job, &order)?;
         self.watched.remove(job.id());
-        self.start(job, Task::Work)
+        self.start(job, Task::Work)?;
+        Ok(true)
     }
 
     fn write_order(&self, job: &JobRecord, order: &crate::job::JobOrder) -> Result<(), ApiError> {

@@ -41,11 +41,14 @@ pub(crate) fn delete(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
     forget(server, job.id())
 }
 
-/// Forgets a job, and then removes its folder.
+/// Puts a job's folder away, forgets the job, and removes the folder. A folder that nobody knew of would look like one whose record was lost.
 pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
-    server.change_even_if_full(|store| store.delete_job(id, server.now()))?;
-    server.disk.discard_job(id);
-    server.disk.keep_reserve();
+    let away = server.disk.put_job_away(id);
+    if let Err(error) = server.change_even_if_full(|store| store.delete_job(id, server.now())) {
+        server.disk.put_job_back(id, away.as_deref());
+        return Err(error.into());
+    }
+    server.disk.remove(away.as_deref());
     Ok(())
 }
 

@@ -112,7 +112,11 @@ impl Sending {
     async fn next(&mut self) -> Result<String, ApiError> {
         let asked = Page { limit: self.page.limit.min(self.at_once), ..self.page.clone() };
         let (server, read) = (Arc::clone(&self.server), Arc::clone(&self.read));
+        // A few at a time, so that single rows do not wait for many.
+        let turn = self.server.lists.acquire().await;
+        let turn = turn.map_err(|error| ApiError::internal("the server ends", &error))?;
         let Listed { rows, has_more, last } = self.server.blocking(move || read(&server, &asked)).await?;
+        drop(turn);
         let mut text = String::new();
         if !self.has_begun {
             self.has_begun = true;

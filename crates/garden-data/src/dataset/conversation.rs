@@ -3,7 +3,7 @@
 //! | format | fields |
 //! | --- | --- |
 //! | question and answer | `prompt` or `text` or `question`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system` |
-//! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight` |
+//! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight`, `refusal` |
 //! | ShareGPT, LLaVA, LLaMA-Factory | `conversations` with `from` and `value`; `system`, `tools`; calls as messages by `function_call` |
 //! | TRL | `prompt` and `completion` as lists of messages |
 //!
@@ -31,6 +31,8 @@ const INSTRUCTION: &str = "instruction";
 pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
 const PICTURES: [&str; 3] = ["images", "image", "file_name"];
+/// The field and the type of part of an answer that declines.
+const REFUSAL: &str = "refusal";
 const LISTS: [&str; 2] = ["messages", "conversations"];
 /// Unsupported fields that change the meaning of a row, and what to do instead.
 const REFUSED: [(&str, &str, Option<&str>); 7] = [
@@ -437,6 +439,10 @@ impl<'p, 'a> Draft<'p, 'a> {
         let role = self.text(&role_field, role)?;
         let speaker = self.known_role(&role_field, &role)?;
         let mut calls = self.read_calls(field, speaker, &mut message)?;
+        let content = match self.read_refusal(field, speaker, content.as_ref(), &mut message)? {
+            Some(refusal) => Some((REFUSAL, refusal)),
+            None => content,
+        };
         let (content_field, content) = match content {
             Some((name, content)) => (format!("{field}.{name}"), Some(content)),
             None if !calls.is_empty() => (String::new(), None),
@@ -469,6 +475,27 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
         self.push(field, Message { role: speaker.role().to_string(), content, fields, weight });
         Ok(())
+    }
+
+    /// An answer in the field where OpenAI's API puts it if the model declines. The models that are trained here have one text only, so it is the answer.
+    fn read_refusal(
+        &self,
+        field: &str,
+        speaker: Speaker,
+        content: Option<&(&'static str, Value<'a>)>,
+        message: &mut Object<'a>,
+    ) -> Result<Option<Value<'a>>, Error> {
+        let is_text = |value: &Value<'a>| matches!(value, Value::Text(text) if !text.is_empty());
+        if speaker != Speaker::Assistant || !message.0.iter().any(|(name, value)| name == REFUSAL && is_text(value)) {
+            return Ok(None);
+        }
+        match content {
+            Some((name, content)) if !content.is_empty() => {
+                let problem = format!("means the same as `{name}`, and the message has both");
+                Err(self.error(&format!("{field}.{REFUSAL}"), problem))
+            }
+            _ => Ok(message.take(REFUSAL)),
+        }
     }
 
     /// Tool calls beside the content of an assistant message.
@@ -546,7 +573,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             Value::List(parts) => {
                 let mut read = Vec::with_capacity(parts.len());
                 for (index, part) in parts.into_iter().enumerate() {
-                    read.push(self.read_part(&format!("{field}[{index}]"), part)?);
+                    read.push(self.read_part(&format!("{field}[{index}]"), speaker, part)?);
                 }
                 match &mut read[..] {
                     [Part::Text(text)] => Ok(Content::Text(std::mem::take(text))),
@@ -557,7 +584,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    fn read_part(&mut self, field: &str, part: Value<'a>) -> Result<Part, Error> {
+    fn read_part(&mut self, field: &str, speaker: Speaker, part: Value<'a>) -> Result<Part, Error> {
         let mut part = match part {
             Value::Object(part) => part,
             Value::Text(text) => return Ok(Part::Text(text.into_owned())),
@@ -573,6 +600,12 @@ impl<'p, 'a> Draft<'p, 'a> {
             "text" => match part.take_any(&["text", "content"]) {
                 Some((name, text)) => Part::Text(self.text(&format!("{field}.{name}"), text)?),
                 None => return Err(self.error(&format!("{field}.text"), format!("is missing: the part has {names}"))),
+            },
+            REFUSAL if speaker == Speaker::Assistant => match part.take(REFUSAL) {
+                Some(text) => Part::Text(self.text(&format!("{field}.{REFUSAL}"), text)?),
+                None => {
+                    return Err(self.error(&format!("{field}.{REFUSAL}"), format!("is missing: the part has {names}")));
+                }
             },
             "image" | "image_url" => {
                 let own = part.take_any(&["image_url", "image", "url", "path", "bytes"]);

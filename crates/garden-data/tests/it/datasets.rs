@@ -406,6 +406,33 @@ fn pictures_go_where_the_text_says() {
 }
 
 #[test]
+fn a_refusal_is_the_answer() {
+    let scratch = Scratch::new();
+    let row = |answer: &str| {
+        format!(r#"{{"messages": [{{"role": "user", "content": "q"}}, {{"role": "assistant", {answer}}}]}}"#)
+    };
+    let whole = Message::text("assistant", "No.");
+    for answer in [
+        r#""refusal": "No.""#,
+        r#""content": null, "refusal": "No.""#,
+        r#""content": "", "refusal": "No.""#,
+        r#""content": [{"type": "refusal", "refusal": "No."}]"#,
+        r#""content": "No.", "refusal": null"#,
+    ] {
+        let dataset = Dataset::open(&scratch.write("a.jsonl", row(answer))).unwrap();
+        assert_eq!(dataset.read(0).unwrap().messages[1], whole, "{answer}");
+        assert!(dataset.outline(0, 1).unwrap().ignored.is_empty(), "{answer}");
+    }
+    let both = row(r#""content": "Yes.", "refusal": "No.""#);
+    let told = "`a.jsonl:2`: field `messages[1].refusal` means the same as `content`, and the message has both";
+    assert_eq!(complaint(&both), told);
+    let asked = r#"{"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "No."}]}, {"role": "assistant", "content": "r"}]}"#;
+    assert!(complaint(asked).contains("is `refusal`, which is not supported"));
+    let empty = row(r#""content": [{"type": "refusal"}]"#);
+    assert!(complaint(&empty).contains("field `messages[1].content[0].refusal` is missing"));
+}
+
+#[test]
 fn tables_hold_tools_calls_and_numbers_as_json_does() {
     let of_json = Dataset::open(&testdata("tools.jsonl")).unwrap();
     for name in ["tools.parquet", "tools-v2.parquet"] {

@@ -123,9 +123,10 @@ impl Store {
         self.list("jobs", columns, page, Some(("result IS NOT NULL", Vec::new())), read)
     }
 
-    /// Jobs that ended before a moment, the oldest first.
+    /// Jobs that ended before a moment and of which more than a model is left, the oldest first.
     pub fn ended_before(&self, moment: i64, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        let sql = format!("SELECT {RECORD} FROM jobs WHERE finished_at < ? ORDER BY finished_at LIMIT ?");
+        let sql =
+            format!("SELECT {RECORD} FROM jobs WHERE finished_at < ? AND NOT is_trimmed ORDER BY finished_at LIMIT ?");
         Ok(readable(entries(&self.read(), &sql, params![moment, signed(limit as u64)])?))
     }
 
@@ -144,8 +145,9 @@ impl Store {
         if let Some(events) = change(&mut job) {
             let result = job.result_model.as_ref().filter(|_| !job.is_result_deleted);
             write.execute(
-                "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ?, finished_at = ? WHERE id = ?",
-                params![job.status.name(), job.priority, result, serde_json::to_string(&job)?, job.finished_at, id],
+                "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ?, finished_at = ?, is_trimmed = ? WHERE id = ?",
+                params![job.status.name(), job.priority, result, serde_json::to_string(&job)?, job.finished_at,
+                    job.is_trimmed && !job.is_result_deleted, id],
             )?;
             insert_events(&write, id, now, &events)?;
             write.commit()?;

@@ -46,9 +46,10 @@ ALTER TABLE jobs ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN finished_at INTEGER;
 ALTER TABLE jobs ADD COLUMN disk_bytes INTEGER;
 ALTER TABLE jobs ADD COLUMN base TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN is_trimmed INTEGER NOT NULL DEFAULT 0;
 UPDATE jobs SET created_at = COALESCE(record ->> 'created_at', 0), finished_at = record ->> 'finished_at', base = COALESCE(record ->> 'base', '')
     WHERE json_valid(record);
-CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL AND NOT is_trimmed;
 CREATE INDEX jobs_by_name_end ON jobs (substr(id, -8));
 CREATE INDEX jobs_not_measured ON jobs (seq) WHERE disk_bytes IS NULL;
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
