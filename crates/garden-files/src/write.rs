@@ -26,10 +26,15 @@ pub fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Files that a disk has room for when it is not full.
+const LEAST_FILES: u64 = 16;
+
 /// Bytes of a file's or folder's disk that are free for this user.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(path)?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    // A disk without room for one more file is full, too.
+    let has_files = found.f_files == 0 || found.f_favail >= LEAST_FILES;
+    Ok(if has_files { found.f_bavail.saturating_mul(found.f_frsize) } else { 0 })
 }
 
 #[cfg(test)]

@@ -619,6 +619,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             attempt: self.attempt.number,
             program_pid: self.attempt.pid,
             program_started: self.attempt.started,
+            folder: std::fs::canonicalize(folder.path("")).ok(),
             step,
             total_steps,
             held_bytes: moment.held,

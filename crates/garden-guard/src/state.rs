@@ -32,6 +32,8 @@ pub(crate) struct State<'a> {
     pub attempt: u32,
     pub program_pid: u32,
     pub program_started: u64,
+    /// This folder: a copy of it is about no program that runs.
+    pub folder: Option<PathBuf>,
     pub step: Option<f64>,
     pub total_steps: Option<u64>,
     pub held_bytes: u64,
@@ -123,11 +125,16 @@ pub fn unguarded(folder: &Path) -> Option<u32> {
     struct Known {
         program_pid: u32,
         program_started: u64,
+        folder: Option<PathBuf>,
     }
     if folder.join("exit.json").exists() {
         return None;
     }
     let known: Known = serde_json::from_slice(&fs::read(folder.join("state.json")).ok()?).ok()?;
+    // A folder that was copied or restored tells of a program of the other one.
+    if known.folder.is_some_and(|known| fs::canonicalize(folder).ok() != Some(known)) {
+        return None;
+    }
     let found = Identity::of(known.program_pid).filter(|found| found.started == known.program_started);
     // A zombie has no command line any more.
     found.filter(|found| !found.command.is_empty()).map(|found| found.pid)

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use tar::{Archive, Builder, EntryType, Header};
 
 use crate::disk::{BACKUP, FolderError, check_ours, mark};
@@ -19,8 +20,9 @@ use crate::store::{Contents, Store, StoreError};
 const DATABASE: &str = "garden.db";
 /// Its name until everything else was put back.
 const DRAFT: &str = "garden.db.restored";
-/// Names of files that tell of processes: locks, and which process holds them.
-const OF_PROCESSES: [&str; 4] = ["lock", "pid", ".lock", "state.json"];
+/// Files of a job's folder that tell of processes: locks, and which process holds them.
+const OF_PROCESSES: [&str; 6] =
+    ["supervisor/lock", "supervisor/pid", "out/.guard/lock", "out/.guard/pid", "out/.guard/state.json", "out/.lock"];
 
 /// Why a backup cannot be made or put back.
 #[derive(Debug)]
@@ -94,6 +96,10 @@ pub fn backup(root: &Path, out: impl Write) -> Result<BackedUp, BackupError> {
     check_ours(root).map_err(|error| BackupError::Folder(root.to_path_buf(), error))?;
     let passing = Passing(root.join(new_id(BACKUP)));
     fs::create_dir(&passing.0).map_err(of_file(&passing.0))?;
+    // Held to our end, whatever ends us: a server removes what nobody holds.
+    let held = File::open(&passing.0).map_err(of_file(&passing.0))?;
+    flock(&held, FlockOperation::NonBlockingLockShared)
+        .map_err(|error| BackupError::File(passing.0.clone(), error.into()))?;
     let contents = Store::copy(&root.join(DATABASE), &passing.0.join(DATABASE)).map_err(BackupError::Database)?;
     let missing = link_all(root, &passing.0, &contents)?;
     let mut backed = BackedUp { jobs: contents.jobs.len(), files: contents.files.len(), bytes: 0, missing };
@@ -111,14 +117,14 @@ fn link_all(root: &Path, to: &Path, contents: &Contents) -> Result<usize, Backup
         let (from, to) = (root.join(folder), to.join(folder));
         fs::create_dir_all(&to).map_err(of_file(&to))?;
         for name in names {
-            missing += link(&from.join(name), &to.join(name))?;
+            missing += link(&from.join(name), &to.join(name), Path::new(""))?;
         }
     }
     Ok(missing)
 }
 
 /// Second names of a file, or of all files of a folder; how many of those are gone.
-fn link(from: &Path, to: &Path) -> Result<usize, BackupError> {
+fn link(from: &Path, to: &Path, within: &Path) -> Result<usize, BackupError> {
     let found = match fs::symlink_metadata(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(1),
         found => found.map_err(of_file(from))?,
@@ -132,10 +138,15 @@ fn link(from: &Path, to: &Path) -> Result<usize, BackupError> {
     }
     fs::create_dir_all(to).map_err(of_file(to))?;
     let mut missing = 0;
-    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if !OF_PROCESSES.iter().any(|known| name == *known) {
-            missing += link(&entry.path(), &to.join(name))?;
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(1),
+        entries => entries.map_err(of_file(from))?,
+    };
+    for entry in entries {
+        let name = entry.map_err(of_file(from))?.file_name();
+        let within = within.join(&name);
+        if !OF_PROCESSES.iter().any(|known| within == Path::new(known)) {
+            missing += link(&from.join(&name), &to.join(&name), &within)?;
         }
     }
     Ok(missing)
@@ -150,7 +161,8 @@ fn append_all(
 ) -> Result<(), BackupError> {
     let folder = root.join(within);
     let entries = fs::read_dir(&folder).map_err(of_file(&folder))?;
-    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let mut names: Vec<_> = names.collect::<io::Result<_>>().map_err(of_file(&folder))?;
     names.sort_unstable();
     for name in names {
         let (path, within) = (folder.join(&name), within.join(&name));

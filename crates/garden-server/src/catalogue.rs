@@ -28,7 +28,6 @@ pub(crate) enum Found {
 #[derive(Clone, Debug)]
 pub(crate) struct Tuned {
     pub job: Box<JobRecord>,
-    pub base: Base,
     /// Its files.
     pub folder: PathBuf,
     /// The step, where it is a checkpoint.
@@ -96,10 +95,9 @@ fn base_of(folder: &Path) -> Option<Base> {
 /// Finds a model by its name, an alias, or the name of a result.
 pub(crate) fn find(server: &Server, name: &str) -> Result<Found, ApiError> {
     if name.starts_with("ft:") {
-        let tuned = find_tuned(server, name)?.ok_or_else(|| no_model(server, name))?;
-        let base = find_base(server, &tuned.0.base)?;
-        let (job, folder, step) = tuned;
-        return Ok(Found::Result(Tuned { job: Box::new(job), base, folder, step }));
+        // Its base is asked for where a job starts from it: a result is there without that, too.
+        let (job, folder, step) = find_tuned(server, name)?.ok_or_else(|| no_model(server, name))?;
+        return Ok(Found::Result(Tuned { job: Box::new(job), folder, step }));
     }
     Ok(Found::Base(find_base(server, name)?))
 }
@@ -129,8 +127,14 @@ pub(crate) fn checkpoint_name(job: &JobRecord, step: u64) -> String {
 
 pub(crate) fn find_base(server: &Server, name: &str) -> Result<Base, ApiError> {
     let name = server.settings.aliases.get(name).map_or(name, String::as_str);
-    let found = bases(&server.settings.models).into_iter().find(|base| base.name == name);
-    found.ok_or_else(|| no_model(server, name))
+    let bases = bases(&server.settings.models);
+    let by_name = bases.iter().find(|base| base.name == name);
+    // Version 0.1.0 knew links by the names of what they lead to.
+    let by_target = || {
+        let target = |base: &&Base| base.folder.canonicalize().ok()?.file_name()?.to_str().map(|found| found == name);
+        bases.iter().find(|base| target(base) == Some(true))
+    };
+    by_name.or_else(by_target).cloned().ok_or_else(|| no_model(server, name))
 }
 
 fn no_model(server: &Server, name: &str) -> ApiError {

@@ -135,11 +135,21 @@ impl Disk {
         for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name)) {
             fs::remove_dir_all(self.job(&name).0)?;
         }
-        for name in names(&self.root)?.into_iter().filter(|name| name.starts_with(BACKUP) && is_id(name)) {
-            fs::remove_dir_all(self.root.join(name))?;
-        }
+        self.clear_backups();
         self.keep_reserve();
         Ok(())
+    }
+
+    /// Removes what backups that were interrupted have left: second names of everything.
+    pub fn clear_backups(&self) {
+        let all = names(&self.root).unwrap_or_default().into_iter();
+        for folder in all.filter(|name| name.starts_with(BACKUP) && is_id(name)).map(|name| self.root.join(name)) {
+            let is_held = File::open(&folder)
+                .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err());
+            if !is_held {
+                drop(fs::remove_dir_all(folder));
+            }
+        }
     }
 
     /// Puts a file out of sight, where the next start removes it; where it is then.
@@ -157,8 +167,12 @@ impl Disk {
 
     /// Puts a job's folder out of sight, where the next start removes it; where it is then.
     pub fn put_job_away(&self, id: &str) -> Option<PathBuf> {
-        let away = self.root.join("jobs").join(crate::id::new_id(LOOK));
-        fs::rename(self.job(id).0, &away).ok().map(|()| away)
+        let jobs = self.root.join("jobs");
+        let away = jobs.join(crate::id::new_id(LOOK));
+        fs::rename(self.job(id).0, &away).ok()?;
+        // Before the record goes: after a power cut the folder would otherwise be there again, and nobody would know it.
+        drop(File::open(jobs).and_then(|jobs| jobs.sync_all()));
+        Some(away)
     }
 
     /// Puts it back.
@@ -199,13 +213,17 @@ impl Disk {
 
     /// Bytes that a job's folder takes by itself: a second name of a file that also has another place counts there.
     pub fn job_bytes(&self, id: &str) -> u64 {
-        own_bytes(&self.job(id).0)
+        let folder = self.job(id);
+        let linked = [folder.all_rows(), folder.adapter()];
+        let shared: u64 = linked.iter().map(|folder| bytes_under(folder) - own_bytes(folder)).sum();
+        bytes_under(&folder.0).saturating_sub(shared)
     }
 
     /// Bytes that a job needs before long: one checkpoint more, and one that is being written.
     pub fn checkpoint_bytes(&self, id: &str) -> u64 {
         let output = self.job(id).output();
-        crate::follow::newest_step(&output).map_or(0, |step| 2 * own_bytes(&output.join(format!("checkpoint-{step}"))))
+        crate::follow::newest_step(&output)
+            .map_or(0, |step| 2 * bytes_under(&output.join(format!("checkpoint-{step}"))))
     }
 
     /// Takes the reserve again, if there is space for it.
@@ -332,6 +350,23 @@ fn look(root: &Path) -> Result<Found, FolderError> {
     }
     let foreign: Vec<String> = held.into_iter().filter(|name| name != OF_THE_SYSTEM).collect();
     if foreign.is_empty() { Ok(Found::Unmarked) } else { Err(FolderError::Foreign(foreign)) }
+}
+
+/// Bytes of all files in a folder.
+fn bytes_under(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let each = entries.filter_map(|entry| entry.metadata().ok().map(|found| (entry, found)));
+    each.map(|(entry, found)| match found.is_dir() {
+        true => bytes_under(&entry.path()),
+        false => {
+            if found.is_file() {
+                found.len()
+            } else {
+                0
+            }
+        }
+    })
+    .sum()
 }
 
 /// Bytes of files in a folder that have no other name. What changes while it is looked at counts or not.

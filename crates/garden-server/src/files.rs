@@ -166,6 +166,10 @@ pub(crate) async fn begin_upload(State(server): State<Arc<Server>>, body: Body) 
         }
     };
     fields.end()?;
+    server.check_space()?;
+    if server.with_store(|store| store.bytes()).await? >= server.settings.quota_bytes {
+        return Err(no_quota(&server));
+    }
     let now = server.now();
     let upload = UploadRecord {
         id: new_id("upload_"),

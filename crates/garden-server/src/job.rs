@@ -90,17 +90,18 @@ pub enum Wish {
     Finish,
 }
 
-/// What a queued job waits for, besides its turn.
+/// What a queued job waits for, besides its turn: free memory, which other programs use; space on the server's disk; room in the quota; or its base model or
+/// dataset, which is not among the server's.
+#[allow(
+    missing_docs,
+    reason = "the type's own comment describes them: it is in the API's description, where each would be a schema of its own"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// Free memory, which other programs use.
     Memory,
-    /// Free space on the server's disk.
     Disk,
-    /// Room in the quota.
     Quota,
-    /// Its base model or dataset, which is not among the server's.
     Files,
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::Server;
 use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer};
 use crate::body::{EMPTY, Fields, LARGEST_REQUEST, read};
-use crate::catalogue::{Found, Tuned, find};
+use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
 use crate::gate::Client;
@@ -60,7 +60,11 @@ pub(crate) async fn create(
     let mut fields = Fields::parse::<wire::NewJob>(&text)?;
     let kept = Arc::clone(&server);
     let submit = move || {
-        let (job, folder) = submission(&kept, &mut fields)?;
+        // Before anything else: what it named then may be gone by now.
+        if let Some(known) = made_before(&kept, request.as_ref())? {
+            return Ok(known);
+        }
+        let (job, folder) = submission(&kept, &mut fields, "ftjob-")?;
         add(&kept, JobRecord { owner: client.turns(), ..job }, folder, request.as_ref())
     };
     let job = server.blocking(submit).await?;
@@ -113,7 +117,11 @@ async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRe
 }
 
 /// Makes a job of a request, and its folder, which is gone unless it is kept.
-pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRecord, Abandoned), ApiError> {
+pub(crate) fn submission(
+    server: &Server,
+    fields: &mut Fields,
+    prefix: &str,
+) -> Result<(JobRecord, Abandoned), ApiError> {
     let model = fields.needed_text("model")?;
     let training_file = fields.needed_text("training_file")?;
     let validation_file = fields.text("validation_file")?;
@@ -133,7 +141,7 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     };
     std::mem::replace(fields, Fields::empty()).end()?;
     let found = find(server, &model)?;
-    let id = new_id("ftjob-");
+    let id = new_id(prefix);
     let folder = server.disk.job(&id);
     let failed = |error: std::io::Error| ApiError::of_disk("the job's folder cannot be made", &error);
     fs::create_dir_all(folder.all_rows()).map_err(failed)?;
@@ -143,13 +151,14 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     let mut set = |name: &str, value: Value| values.push((name.to_string(), value));
     let base = match &found {
         Found::Base(base) => base.clone(),
-        Found::Result(Tuned { job: parent, base, folder: tuned, .. }) => {
+        Found::Result(Tuned { job: parent, folder: tuned, .. }) => {
+            let base = find_base(server, &parent.base)?;
             link_adapter(tuned, &folder.adapter())?;
             set("adapter", json!(folder.adapter()));
             for (name, setting) in parent.recipe().map(Recipe::adapter_settings).unwrap_or_default() {
                 set(name, Value::String(setting));
             }
-            base.clone()
+            base
         }
     };
     set("model", json!(base.folder));
@@ -225,6 +234,15 @@ fn link_adapter(from: &Path, to: &Path) -> Result<(), ApiError> {
             Err(ApiError::field("model", "this model was trained as a whole (`full`): it has no adapter to go on from"))
         }
         _ => Ok(()),
+    }
+}
+
+/// The job that the same request has made before.
+pub(crate) fn made_before(server: &Server, request: Option<&RequestKey>) -> Result<Option<JobRecord>, ApiError> {
+    match request.map(|request| server.store.earlier(request)).transpose()?.flatten() {
+        Some(Added::Known(known)) => Ok(Some(*known)),
+        Some(Added::OtherBody) => Err(ApiError::other_body()),
+        Some(Added::New) | None => Ok(None),
     }
 }
 
@@ -513,7 +531,7 @@ fn refusal(job: &JobRecord, wish: Wish) -> Option<String> {
         (Wish::Pause, _) if job.wish == Wish::Finish => Some("this job is being finished".into()),
         (Wish::GoOn, Status::Queued | Status::ValidatingFiles) => Some("this job is not paused".into()),
         (Wish::GoOn, Status::Running) if job.wish != Wish::Pause => Some("this job is not paused".into()),
-        (Wish::Finish, Status::ValidatingFiles | Status::Queued) => {
+        (Wish::Finish, Status::ValidatingFiles | Status::Queued) if job.newest_step.is_none() => {
             Some("no training step of this job has completed yet".into())
         }
         (Wish::Finish, _) if job.recipe().is_none() => Some("only a fine-tuning job has something to keep".into()),

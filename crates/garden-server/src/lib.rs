@@ -215,8 +215,9 @@ pub(crate) struct Server {
     /// Turns of our own program, and of putting parts of uploads together.
     turns: turns::Turns,
     joining: Arc<Semaphore>,
-    /// Lists that are read at the same time.
+    /// Lists that are read, and viewers of jobs, at the same time.
     lists: Semaphore,
+    viewers: Arc<Semaphore>,
     live: follow::Live,
     gpu: OnceLock<GpuLook>,
     began: Instant,
@@ -371,6 +372,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         turns: turns::Turns::default(),
         joining: Arc::new(Semaphore::new(1)),
         lists: Semaphore::new(LISTS),
+        viewers: Arc::new(Semaphore::new(live::VIEWERS)),
         live: follow::Live::default(),
         gpu: OnceLock::new(),
         began: Instant::now(),

@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::IntoResponse as _;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::Server;
@@ -29,6 +30,8 @@ use crate::wire::{self, LiveKind};
 const PIECE: u64 = 8 << 10;
 /// Bytes of a line: a longer one is passed by.
 const LONGEST_LINE: u64 = 64 << 10;
+/// Viewers at the same time: they stay for hours, and leave connections for everybody else.
+pub(crate) const VIEWERS: usize = 300;
 /// Events that a viewer gets at once.
 const EVENTS: usize = 20;
 /// How often files are looked at for somebody who has seen everything.
@@ -96,6 +99,7 @@ struct Viewer {
     /// What was found and not yet said.
     found: VecDeque<Event>,
     is_over: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 pub(crate) async fn live(
@@ -113,9 +117,10 @@ pub(crate) async fn live(
         Some(From::Now) => now(&server, &id).await?,
         Some(From::Place(place)) => place,
     };
+    let room = Arc::clone(&server.viewers).try_acquire_owned().map_err(|_| ApiError::busy())?;
     let changes = server.changes.subscribe();
     let (kept, found) = (Arc::clone(&server), VecDeque::new());
-    let viewer = Viewer { server: kept, id, place, changes, asked: None, found, is_over: false };
+    let viewer = Viewer { server: kept, id, place, changes, asked: None, found, is_over: false, _place: room };
     let stream = futures_util::stream::unfold(viewer, |mut viewer| async {
         let event = viewer.next().await?;
         Some((Ok::<_, Infallible>(event), viewer))

@@ -19,13 +19,13 @@ use futures_util::StreamExt as _;
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
 use crate::body::{Fields, LARGEST_REQUEST, Pace, read, read_fields};
-use crate::catalogue::{Found, Tuned, find};
+use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
 use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
 use crate::jobs::{
-    Abandoned, PRIORITIES, add, answer_with, metadata_of, refuse_unless_commands, request_key, submission,
+    Abandoned, PRIORITIES, add, answer_with, made_before, metadata_of, refuse_unless_commands, request_key, submission,
 };
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
@@ -197,7 +197,10 @@ pub(crate) async fn check(
             made.map_err(|error| ApiError::of_disk("a folder cannot be made", &error))?;
             let abandoned = Abandoned(Some(folder.0.clone()));
             let rows = link_rows(&kept, &file, TRAINING, &folder)?;
-            let (Found::Base(base) | Found::Result(Tuned { base, .. })) = find(&kept, &model)?;
+            let base = match find(&kept, &model)? {
+                Found::Base(base) => base,
+                Found::Result(Tuned { job, .. }) => find_base(&kept, &job.base)?,
+            };
             let base = base.folder;
             Ok((abandoned, rows, base))
         })
@@ -223,7 +226,7 @@ pub(crate) async fn plan_for(
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
-            let (job, abandoned) = submission(&kept, &mut fields)?;
+            let (job, abandoned) = submission(&kept, &mut fields, crate::disk::LOOK)?;
             let written = kept.disk.job(job.id()).write_order(&placed_order(&kept, &job)?);
             written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))?;
             Ok((job, abandoned))
@@ -276,6 +279,9 @@ pub(crate) async fn command(
     let kept = Arc::clone(&server);
     let job = server
         .blocking(move || {
+            if let Some(known) = made_before(&kept, request.as_ref())? {
+                return Ok(known);
+            }
             let folder = kept.disk.job(job.id());
             let made = fs::create_dir_all(folder.output());
             made.map_err(|error| ApiError::of_disk("the job's folder cannot be made", &error))?;

@@ -117,10 +117,12 @@ impl Queue {
         let _ = wakes.recv();
         while !self.server.is_ending() {
             match self.round() {
-                Ok(()) => drop(self.troubles.remove("")),
+                Ok(()) => {
+                    self.troubles.remove("");
+                    self.server.queue_beat();
+                }
                 Err(error) => self.trouble("", "the queue", error.message),
             }
-            self.server.queue_beat();
             match wakes.recv_timeout(ROUND) {
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
                 _ => while wakes.try_recv().is_ok() {},
@@ -217,8 +219,10 @@ impl Queue {
         match supervisor_of(&self.folder(job).supervisor()).ok().flatten() {
             Some(pid) if is_stopped(pid) => Process::Stopped(pid),
             Some(pid) => Process::Running(pid),
-            None if self.children.contains_key(job.id()) => Process::Starting,
-            None if self.began.elapsed() < BIRTH && job.starts > 0 => Process::Starting,
+            None if self.children.contains_key(job.id()) => {
+                Process::Starting(self.children.get(job.id()).map(Child::id))
+            }
+            None if self.began.elapsed() < BIRTH && job.starts > 0 => Process::Starting(None),
             None => Process::None,
         }
     }
@@ -374,15 +378,20 @@ impl Queue {
     fn start_look(&mut self, job: &JobRecord) -> Result<(), ApiError> {
         let order = match placed_order(&self.server, job) {
             Ok(order) => order,
-            Err(problem) => {
-                let (code, param) = (problem.code.unwrap_or("invalid_job"), problem.param);
-                return self.fail(job, JobError { code: code.into(), message: problem.message, param });
+            // Rows that a client has sent and that are gone do not come back; anything else may.
+            Err(problem) if problem.code == Some("not_found") => {
+                let (code, param) = ("not_found".to_string(), problem.param);
+                return self.fail(job, JobError { code, message: problem.message, param });
             }
+            Err(problem) => return Err(problem),
         };
-        self.change(job, |job| {
+        let is_ours = self.change(job, |job| {
             job.starts += 1;
             vec![NewEvent::of("validating", format!("Validating training file: {}", job.training_file))]
         })?;
+        if !is_ours {
+            return Ok(());
+        }
         self.write_order(job, &order)?;
         self.watched.entry(job.id().to_string()).or_default().looked = Some(Instant::now());
         self.start(job, Task::Look)
@@ -425,8 +434,8 @@ impl Queue {
         self.settle(job, |job| {
             job.starts = starts_without_progress(job, newest).saturating_sub(1);
             (job.status, job.hold, job.newest_step) = (Status::Queued, Some(hold), newest);
-            // Memory is free or not; the disk and the quota are looked at before each start.
-            job.not_before = if hold == Hold::Memory { at } else { 0 };
+            // The quota is looked at before each start. What a job needs of memory and disk is only known once it has tried.
+            job.not_before = if hold == Hold::Quota { 0 } else { at };
             vec![NewEvent::warning(name, message)]
         })
     }
@@ -601,11 +610,22 @@ impl Queue {
             Some(vec![NewEvent::of("started", "Fine-tuning job started")])
         })?;
         let Some(begun) = begun.filter(|_| is_ours) else { return Ok(false) };
-        self.server.queue_waited(now - begun.created_at.min(now));
-        let order = placed_order(&self.server, &begun)?;
-        self.write_order(job, &order)?;
+        if job.started_at.is_none() {
+            self.server.queue_waited(now - begun.created_at.min(now));
+        }
         self.watched.remove(job.id());
-        self.start(job, Task::Work)?;
+        let order = placed_order(&self.server, &begun)?;
+        let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Work));
+        if let Err(error) = started {
+            // Nothing has begun: it waits, and that was no start.
+            let (at, words) = (now + NO_ROOM, format!("{} {}.", lack_words(Hold::Disk), error.message));
+            self.settle(&begun, |job| {
+                (job.status, job.hold, job.not_before) = (Status::Queued, Some(Hold::Disk), at);
+                job.starts = job.starts.saturating_sub(1);
+                vec![NewEvent::warning("no-start", words)]
+            })?;
+            return Err(error);
+        }
         Ok(true)
     }
 
@@ -660,17 +680,22 @@ impl Queue {
         Ok(())
     }
 
-    /// Changes a job, whatever is wished now.
-    fn change(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord) -> Vec<NewEvent>) -> Result<(), ApiError> {
-        self.server.store.change_job(job.id(), self.server.now(), |job| Some(change(job)))?;
+    /// Changes a job, whatever is wished now, if it still is where it was when that was decided; whether it was.
+    fn change(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord) -> Vec<NewEvent>) -> Result<bool, ApiError> {
+        let (status, mut is_same) = (job.status, false);
+        self.server.store.change_job(job.id(), self.server.now(), |job| {
+            is_same = job.status == status;
+            is_same.then(|| change(job))
+        })?;
         self.server.changed();
-        Ok(())
+        Ok(is_same)
     }
 
     /// Changes a job as was decided by what was wished; if something else is wished by now, the next round decides anew.
     fn settle(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord) -> Vec<NewEvent>) -> Result<(), ApiError> {
-        let wish = job.wish;
-        self.server.store.change_job(job.id(), self.server.now(), |job| (job.wish == wish).then(|| change(job)))?;
+        let (wish, status) = (job.wish, job.status);
+        let is_same = |job: &JobRecord| job.wish == wish && job.status == status;
+        self.server.store.change_job(job.id(), self.server.now(), |job| is_same(job).then(|| change(job)))?;
         self.server.changed();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use garden_guard::supervisor_of;
 
 use crate::Server;
 use crate::answer::{Answer, UrlPath, json_answer};
@@ -23,7 +24,12 @@ pub(crate) async fn delete_job(State(server): State<Arc<Server>>, UrlPath(id): U
                 }
                 Ok(None) => return Err(ApiError::missing("fine-tuning job", &id)),
                 // A record that cannot be read is what somebody wants to get rid of.
-                Err(crate::store::StoreError::Unreadable(_)) => forget(&kept, &id)?,
+                Err(crate::store::StoreError::Unreadable(_)) => {
+                    if supervisor_of(&kept.disk.job(&id).supervisor()).is_ok_and(|pid| pid.is_some()) {
+                        return Err(ApiError::wrong_state("a process still works on this job: it ends first"));
+                    }
+                    forget(&kept, &id)?;
+                }
                 Err(error) => return Err(error.into()),
             }
             kept.changed();

@@ -45,6 +45,7 @@ impl Queue {
             return Ok(());
         }
         self.kept_house = Some(Instant::now());
+        self.server.disk.clear_backups();
         let now = self.server.now();
         for file in self.server.store.expired_files(now)? {
             crate::files::remove(&self.server, &file)?;

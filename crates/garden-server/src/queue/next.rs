@@ -23,8 +23,8 @@ const SAVE: Duration = Duration::from_secs(900);
 pub(super) enum Process {
     /// There is none.
     None,
-    /// It was started and does not hold its lock yet.
-    Starting,
+    /// It was started and does not hold its lock yet, or has given it back and not ended; its id, if we have started it.
+    Starting(Option<u32>),
     /// It runs.
     Running(u32),
     /// It was stopped (SIGSTOP): it does nothing, and hears nothing.
@@ -127,7 +127,12 @@ fn cancelled() -> Action {
 
 /// Ends a process: it is asked, and killed where that does not help in time or nobody wants to wait.
 fn end(job: &JobRecord, process: Process, waits: &Waits) -> Action {
-    let (Process::Running(pid) | Process::Stopped(pid)) = process else { return Action::Nothing };
+    let pid = match process {
+        Process::Running(pid) | Process::Stopped(pid) => pid,
+        // It does not listen yet: only who does not want to wait ends it.
+        Process::Starting(Some(pid)) if job.is_forced => return Action::Kill(pid),
+        Process::Starting(_) | Process::None => return Action::Nothing,
+    };
     let patience = if job.wish == Wish::Cancel { CANCEL } else { SAVE };
     match (job.is_forced, waits.killed, waits.asked) {
         // It is gone as soon as the system has time for that.
@@ -185,15 +190,19 @@ fn no_fit(findings: &Findings) -> Option<JobError> {
 /// A job that is worked on, or should be.
 fn work(job: &JobRecord, folder: &FolderState, process: Process, waits: &Waits) -> Action {
     match process {
-        Process::Running(_) | Process::Stopped(_) if job.wish != Wish::GoOn => return end(job, process, waits),
+        Process::Running(_) | Process::Stopped(_) | Process::Starting(_) if job.wish != Wish::GoOn => {
+            return end(job, process, waits);
+        }
         Process::Running(pid) => {
-            return match waits.lack {
-                Some(lack) if waits.asked.is_none() => Action::AskToWait(pid, lack),
+            return match (waits.lack, waits.asked, waits.killed) {
+                (Some(lack), None, _) => Action::AskToWait(pid, lack),
+                // One that hangs would keep a full disk full.
+                (Some(_), Some(asked), None) if asked >= SAVE => Action::Kill(pid),
                 _ => Action::Nothing,
             };
         }
         // Somebody who may do that has stopped it, and will let it go on.
-        Process::Stopped(_) | Process::Starting => return Action::Nothing,
+        Process::Stopped(_) | Process::Starting(_) => return Action::Nothing,
         Process::None => {}
     }
     if let Some(pid) = folder.orphan {

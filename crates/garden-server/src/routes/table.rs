@@ -229,7 +229,8 @@ fn own_jobs() -> Vec<Route> {
             live::live,
             Operation::of("followJob", "Samples, events and log lines of a job as they come")
                 .gives_events::<Live>("Server-sent events.")
-                .with([from, again]),
+                .with([from, again])
+                .may(&[Busy]),
         ),
     ]
 }

@@ -56,11 +56,18 @@ impl Store {
         Ok(Added::New)
     }
 
-    /// Forgets keys of requests, and where something was, that are older than this.
+    /// What a request with this key has made before, if one came.
+    pub fn earlier(&self, request: &RequestKey) -> Result<Option<Added>, StoreError> {
+        earlier(&self.read(), request)
+    }
+
+    /// Forgets keys of requests, uploads that are over, and where something was, that are older than this.
     pub fn forget_requests(&self, before: i64) -> Result<(), StoreError> {
         let connection = self.write();
         connection.prepare_cached("DELETE FROM requests WHERE created_at < ?")?.execute([before])?;
         connection.prepare_cached("DELETE FROM gone WHERE at < ?")?.execute([before])?;
+        let ended = "DELETE FROM uploads WHERE status <> 'pending' AND created_at < ?";
+        connection.prepare_cached(ended)?.execute([before])?;
         Ok(())
     }
 
@@ -188,7 +195,8 @@ impl Store {
 
 /// What an earlier request with the same key has made.
 fn earlier(connection: &Connection, request: &RequestKey) -> Result<Option<Added>, StoreError> {
-    let sql = "SELECT job, digest FROM requests WHERE owner = ? AND key = ?";
+    // Keys of version 1 belonged to nobody.
+    let sql = "SELECT job, digest FROM requests WHERE owner IN (?, '') AND key = ? ORDER BY owner DESC";
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
     let known = connection.prepare_cached(sql)?.query_row([&request.owner, &request.key], read).optional()?;
     let Some((job, digest)) = known else { return Ok(None) };

@@ -51,7 +51,7 @@ UPDATE jobs SET created_at = COALESCE(record ->> 'created_at', 0), finished_at =
     WHERE json_valid(record);
 CREATE INDEX jobs_by_end ON jobs (finished_at) WHERE finished_at IS NOT NULL AND NOT is_trimmed;
 CREATE INDEX jobs_by_name_end ON jobs (substr(id, -8));
-CREATE INDEX jobs_not_measured ON jobs (seq) WHERE disk_bytes IS NULL;
+CREATE INDEX jobs_by_size ON jobs (disk_bytes);
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE gone (id TEXT PRIMARY KEY, seq INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX gone_by_time ON gone (at);

@@ -26,16 +26,13 @@ enum Well {
     Failing,
 }
 
-/// How a part of the server does.
+/// How a part of the server does: it `fails` if it answers with an error, and `hangs` if it does not answer or has not moved for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HealthPart {
     Ok,
-    /// It answers with an error.
     Fails,
-    /// It does not answer, or has not moved for a minute.
     Hangs,
-    /// No space is left.
     Full,
 }
 

@@ -40,7 +40,8 @@ fn a_process_is_asked_then_killed() {
     let killed = Waits { killed: Some(Duration::ZERO), ..asked(70) };
     let table = [
         ("it goes on", running(Wish::GoOn), Running(7), none, Action::Nothing),
-        ("it begins", running(Wish::Cancel), Starting, none, Action::Nothing),
+        ("it begins", running(Wish::Cancel), Starting(Some(7)), none, Action::Nothing),
+        ("it begins, cancelled twice", forced(running(Wish::Cancel)), Starting(Some(7)), none, Action::Kill(7)),
         ("cancelled", running(Wish::Cancel), Running(7), none, Action::Ask(7)),
         ("it was asked", running(Wish::Cancel), Running(7), asked(59), Action::Nothing),
         ("it hangs", running(Wish::Cancel), Running(7), asked(60), Action::Kill(7)),

@@ -108,7 +108,7 @@ fn jobs_are_deleted_when_their_time_is_over() {
             .unwrap()
             .starts_with("checkpoint-"))
     );
-    server.get(&format!("/api/models/{model}/files/adapter_model.safetensors"));
+    assert_eq!(server.get(&format!("/api/models/{model}/files/adapter_model.safetensors")).status, 200);
     assert_eq!(server.job(&tuned)["status"], json!("succeeded"));
     assert_eq!(server.job(&running)["status"], json!("running"));
     server.post(&format!("/v1/fine_tuning/jobs/{running}/cancel"), &json!({})).expect(200);
