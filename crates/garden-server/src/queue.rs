@@ -524,7 +524,7 @@ impl Queue {
         }
         let now = self.server.now();
         let kept = self.server.store.bytes()?;
-        let free = Free {
+        let mut free = Free {
             slots: self.server.settings.slots,
             host: self.server.memory().map(|bytes| bytes.0),
             gpu: match (self.server.is_looking_for_gpu(), self.server.gpu_memory()) {
@@ -561,7 +561,9 @@ impl Queue {
                 Ok(false) => {}
                 // One that could not be started has taken its turn: it is running for all that is known.
                 begun => {
-                    running.push(waiting[index].need);
+                    let Waiting { need, disk, .. } = waiting[index];
+                    running.push(need);
+                    (free.disk, free.quota) = (free.disk.saturating_sub(disk), free.quota.saturating_sub(disk));
                     self.note(&queued[index], begun.map(drop));
                 }
             }

@@ -11,6 +11,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(60);
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// Folders are measured in one of so many parts of the queue's time.
 const MEASURE_SHARE: u32 = 20;
+/// But never longer apart than this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// Jobs that are measured or deleted in one go: the queue has other work.
 const AT_ONCE: usize = 50;
 /// Seconds for which a request that is sent again is known.
@@ -29,7 +31,7 @@ impl Queue {
             Err(error) => self.trouble("", "the queue", error.to_string()),
         }
         // As often as the queue looks, unless that takes a share of its time that counts: a job may pass the quota by what it writes in between.
-        self.measured = Some(Instant::now() + MEASURE_SHARE * began.elapsed());
+        self.measured = Some(Instant::now() + (MEASURE_SHARE * began.elapsed()).min(LONGEST_PAUSE));
     }
 
     /// Measures the folder of a job. What cannot be noted now is when it is measured next.

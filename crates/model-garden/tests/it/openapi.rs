@@ -258,6 +258,7 @@ fn every_answer_is_as_described() {
     let files = server.get("/api/models/{model}/files", &model);
     let name = text(&files["data"][0]["name"]);
     server.get("/api/models/{model}/files/{name}", &format!("{model}/{name}"));
+    server.get("/api/models/{model}/archive", &model);
     server.ask(200, "DELETE", "/v1/models/{model}", &model, "", b"");
 
     // Rows that cannot be used, a plan, and a job that does not fit.
@@ -317,6 +318,7 @@ fn every_answer_is_as_described() {
     let wrong = server.server.with_headers("PUT", "/v1/files", "", b"");
     assert!(wrong.status == 405 && wrong.headers.contains("\r\nallow: "), "{wrong:?}");
 
+    server.ask(200, "DELETE", "/api/jobs/{job_id}", &text(&failed["id"]), "", b"");
     server.ask(200, "DELETE", "/v1/files/{file_id}", &file, "", b"");
     server.get("/health", "");
     server.get("/openapi.json", "");

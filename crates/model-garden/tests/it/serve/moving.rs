@@ -55,7 +55,8 @@ fn a_backup_of_a_running_job_finishes_elsewhere_with_the_same_bytes() {
     server.wait(&running, in_its_midst);
     let (archive, elsewhere) = (place.join("garden.tar"), place.join("elsewhere"));
     let told = done(&["serve", "backup", archive.to_str().unwrap(), "--data-dir", server.data.to_str().unwrap()]);
-    assert!(told.contains("backed up 4 jobs and 3 files"), "{told}");
+    // It may have ended meanwhile, with its table of results.
+    assert!(told.contains("backed up 4 jobs and 3 files") || told.contains("backed up 4 jobs and 4 files"), "{told}");
     let names = fs::read_dir(&server.data).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
     assert!(names.into_iter().all(|name| !name.starts_with("backup-")), "nothing is left behind");
     // Into a folder that holds something it is not put back.
