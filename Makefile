@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz serve-clients
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz serve-clients serve-hostile serve-kills
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -211,8 +211,8 @@ parity-grid: build ## how far training in bf16 is from float32, beside transform
 parity-grid-record: build ## record the peer's losses of parity-grid again: make parity-grid-record PARITY_PYTHON=venv/bin/python
 	@CUDA_VISIBLE_DEVICES= $(PARITY_PYTHON) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --phase make,peer,check
 
-nightly: ## what takes too long for every change: comparisons with transformers and peft, fuzzing of the server, official clients
-	$(call each,parity parity-grid serve-fuzz serve-clients)
+nightly: ## what takes too long for every change: comparisons with transformers and peft; the server fuzzed, with official clients, under hostile load, and killed
+	$(call each,parity parity-grid serve-fuzz serve-clients serve-hostile serve-kills)
 
 # The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
 serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7
@@ -226,6 +226,15 @@ serve-fuzz: setup ## fuzz the server through its OpenAPI description and with br
 serve-clients: setup ## run OpenAI's official clients and LiteLLM against the server: make serve-clients CLIENTS=openai-3
 	@$(CARGO) build --locked -p model-garden \
 		&& { $(call told,clients,$(PYTHON) -u testdata/server/clients/run.py --binary $(TARGET)/debug/model-garden --work $(TARGET)/clients $(CLIENTS)); }
+
+# 10,000 jobs and 100,000 requests; what else the machine does is in the figures.
+serve-hostile: build ## measure the server's memory and its ordinary clients' waits beside hostile ones
+	@$(PYTHON) bench/serve_hostile.py --binary $(BINARY)
+
+# Needs root for a disk of its own, and is skipped elsewhere.
+KILLS ?= 200
+serve-kills: build ## kill the server and its jobs at random on a disk that is full now and then: make serve-kills KILLS=20 SEED=7
+	@$(PYTHON) testdata/server/kills.py --binary $(BINARY) --work $(TARGET)/kills --kills $(KILLS) $(if $(SEED),--seeds $(SEED))
 
 fmt: ## format the code
 	$(CARGO) fmt --all
