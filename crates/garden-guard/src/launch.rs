@@ -205,15 +205,17 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
     Ok(Launched { pid, child: Some(child), readers, keyboard, has_ended })
 }
 
-/// Starts a program in a session of its own that outlives us, with this environment and nothing of ours; all it prints goes to a log.
+/// Starts a program in a session of its own that outlives us, with this environment and nothing of ours, or else with ours; all it prints goes to a log.
 pub fn start_in_background(
     program: &Path,
     words: &[OsString],
-    environment: &[(OsString, OsString)],
+    environment: Option<&[(OsString, OsString)]>,
     log: File,
 ) -> io::Result<Child> {
     let mut command = Command::new(program);
-    command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    if let Some(environment) = environment {
+        command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    }
     command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // SAFETY: setsid is async-signal-safe and the only call between fork and exec.
     unsafe {

@@ -646,7 +646,8 @@ impl Queue {
             words.push("--look".into());
         }
         let environment = crate::environment::of_jobs(&self.server.settings.pass_env);
-        let child = start_in_background(&self.server.settings.program, &words, &environment, log).map_err(failed)?;
+        let child =
+            start_in_background(&self.server.settings.program, &words, Some(&environment), log).map_err(failed)?;
         self.ended.remove(job.id());
         self.children.insert(job.id().to_string(), child);
         self.server.changed();
