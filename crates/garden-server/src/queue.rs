@@ -469,12 +469,12 @@ impl Queue {
             model.iter().map(|model| NewEvent::of("model", format!("New fine-tuned model created: {model}"))).collect();
         events.push(NewEvent::of("end", format!("The job has successfully completed: {words}")));
         let now = self.server.now();
-        self.change(job, |job| {
+        let is_ours = self.change(job, |job| {
             (job.status, job.finished_at, job.wish) = (Status::Succeeded, Some(now), Wish::GoOn);
             (job.result_model, job.result_file, job.trained_tokens) = (model, file, tokens);
             events
         })?;
-        self.clear(job);
+        self.clear_if(job, is_ours);
         Ok(())
     }
 
@@ -491,16 +491,19 @@ impl Queue {
         error: Option<JobError>,
     ) -> Result<(), ApiError> {
         let now = self.server.now();
-        self.change(job, |job| {
+        let is_ours = self.change(job, |job| {
             (job.status, job.finished_at, job.wish, job.error) = (status, Some(now), Wish::GoOn, error);
             vec![event]
         })?;
-        self.clear(job);
+        self.clear_if(job, is_ours);
         Ok(())
     }
 
-    /// A job that is over needs no rows, and nothing is waited for any more.
-    fn clear(&mut self, job: &JobRecord) {
+    /// A job that is over needs no rows, and nothing is waited for any more. One that changed meanwhile keeps them: the next round decides anew.
+    fn clear_if(&mut self, job: &JobRecord, is_over: bool) {
+        if !is_over {
+            return;
+        }
         self.server.disk.forget_rows(job.id());
         self.server.live.forget(job.id());
         self.watched.remove(job.id());

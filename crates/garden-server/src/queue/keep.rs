@@ -76,7 +76,7 @@ impl Queue {
                 job.id(),
                 if has_model { "all but its model was deleted" } else { "it was deleted" }
             ));
-            // Its folder is due soon for others, too.
+            // There may be more of them than one go takes.
             self.kept_house = None;
         }
         Ok(())
