@@ -1,8 +1,9 @@
 //! Matrix products with cuBLASLt.
 //!
 //! The library is column-major: it sees a row-major matrix as its transpose, so y = x W^T is requested as y^T = W x^T.
-//! The algorithm of a product depends only on its shape, rounded up, its alignment, the card and the library's version, never on timing
-//! or history, and reductions have a fixed order: the same product gives the same bits.
+//! What a product computes depends only on its shape, rounded up, its alignment, the card and the library's version: the library's first choice of an algorithm says
+//! into how many parts the sum is split, and reductions have a fixed order. Among algorithms that split it the same way, which give the same bits, the fastest is measured
+//! (`products.rs`): time decides about time alone.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -31,6 +32,7 @@ functions! {
         heuristic = "cublasLtMatmulAlgoGetHeuristic" (
             Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Heuristic, *mut c_int
         ) -> c_int;
+        configuration = "cublasLtMatmulAlgoConfigGetAttribute" (*const Algorithm, c_int, *mut c_void, usize, *mut usize) -> c_int;
         matmul = "cublasLtMatmul" (
             Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void, Handle,
             *mut c_void, Handle, *const Algorithm, *mut c_void, usize, Handle
@@ -48,6 +50,11 @@ const EPILOGUE_BIAS: c_int = 4;
 const WORKSPACE_BYTES: c_int = 1;
 const REDUCTION_SCHEMES: c_int = 3;
 const ALIGNMENT_A: c_int = 5;
+/// Attributes of an algorithm: the number of parts of its sums, and how those are added.
+const SPLITS: c_int = 2;
+const REDUCTION_SCHEME: c_int = 3;
+/// How many algorithms the library is asked for.
+const CANDIDATES: usize = 8;
 /// Partial sums of a long product are added in a fixed order and in f32, without rounding before.
 const ORDERED_REDUCTIONS: u32 = 2;
 
@@ -58,7 +65,7 @@ const MOST_PLANS: usize = 4096;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Algorithm([u64; 8]);
+pub(super) struct Algorithm([u64; 8]);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -99,6 +106,21 @@ struct Key {
 const WITH_BIAS: usize = 3;
 
 impl Key {
+    fn of(of: &Operands) -> Key {
+        let places = [of.first, of.second, of.to].into_iter().chain(of.plus);
+        let alignment = places.map(|address| address.trailing_zeros().min(8)).min().unwrap_or(0);
+        Key {
+            product: of.product,
+            rows: rounded(of.rows),
+            n: of.n,
+            k: of.k,
+            strides: of.strides,
+            is_narrow: of.to_dtype == Dtype::Bf16,
+            has_bias: of.bias.is_some(),
+            alignment: 1 << alignment,
+        }
+    }
+
     fn description(&self) -> usize {
         if self.has_bias { WITH_BIAS } else { self.product as usize }
     }
@@ -225,27 +247,31 @@ impl Blas {
             .check(unsafe { (self.functions.preference_set)(self.preference, attribute, place, size_of::<T>()) })
     }
 
+    /// The algorithm that was chosen for a product.
+    pub fn chosen(&self, of: &Operands) -> Option<Algorithm> {
+        self.plans.get(&Key::of(of)).copied()
+    }
+
+    /// Keeps the choice of an algorithm.
+    pub fn choose(&mut self, of: &Operands, algorithm: Algorithm) {
+        if self.plans.len() >= MOST_PLANS {
+            self.plans.clear();
+        }
+        self.plans.insert(Key::of(of), algorithm);
+    }
+
     /// Queues a product.
     ///
     /// # Safety
     /// All operands lie inside memory of the GPU, as large as the shapes say, and the result overlaps with none; the workspace has its size.
-    pub unsafe fn multiply(&mut self, of: &Operands, workspace: Address, stream: *mut c_void) -> Result<(), String> {
-        let alignment = [of.first, of.second, of.to]
-            .iter()
-            .chain(&of.plus)
-            .map(|address| address.trailing_zeros().min(8))
-            .min()
-            .unwrap_or(0);
-        let key = Key {
-            product: of.product,
-            rows: rounded(of.rows),
-            n: of.n,
-            k: of.k,
-            strides: of.strides,
-            is_narrow: of.to_dtype == Dtype::Bf16,
-            has_bias: of.bias.is_some(),
-            alignment: 1 << alignment,
-        };
+    pub unsafe fn multiply(
+        &mut self,
+        of: &Operands,
+        algorithm: Algorithm,
+        workspace: Address,
+        stream: *mut c_void,
+    ) -> Result<(), String> {
+        let key = Key::of(of);
         if let Some(bias) = of.bias {
             assert_eq!(of.product, Product::Forward, "only forward products have a bias");
             let place = std::ptr::from_ref(&bias).cast();
@@ -254,17 +280,6 @@ impl Blas {
                 unsafe { (self.functions.description_set)(self.descriptions[WITH_BIAS], BIAS_POINTER, place, 8) };
             self.functions.check(status)?;
         }
-        let algorithm = match self.plans.get(&key) {
-            Some(algorithm) => *algorithm,
-            None => {
-                if self.plans.len() >= MOST_PLANS {
-                    self.plans.clear();
-                }
-                let algorithm = self.choose(key)?;
-                self.plans.insert(key, algorithm);
-                algorithm
-            }
-        };
         let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.strides, of.to_dtype)?;
         // The first operand is the weight for the first two products, and x for the last.
         let (a, b) = (of.second as *const c_void, of.first as *const c_void);
@@ -314,15 +329,17 @@ impl Blas {
         Ok([a, b, of(to, result, strides.to)?])
     }
 
-    fn choose(&self, key: Key) -> Result<Algorithm, String> {
+    /// The library's algorithms for a product that split and add its sums as its first choice does, that one first.
+    pub fn candidates(&self, of: &Operands) -> Result<Vec<Algorithm>, String> {
+        let key = Key::of(of);
         for operand in 0..4 {
             self.prefer(ALIGNMENT_A + operand, &key.alignment)?;
         }
         let to = if key.is_narrow { Dtype::Bf16 } else { Dtype::F32 };
         let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, key.strides, to)?;
         let empty = Heuristic { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
-        let (mut found, mut count) = ([empty; 1], 0);
-        // SAFETY: all handles are ours; there is space for one result.
+        let (mut found, mut count) = ([empty; CANDIDATES], 0);
+        // SAFETY: all handles are ours; there is space for this many results.
         let status = unsafe {
             (self.functions.heuristic)(
                 self.handle,
@@ -332,16 +349,29 @@ impl Blas {
                 c.handle,
                 c.handle,
                 self.preference,
-                1,
+                CANDIDATES as c_int,
                 found.as_mut_ptr(),
                 &mut count,
             )
         };
         self.functions.check(status)?;
-        match count {
-            0 => Err(format!("cuBLASLt has no algorithm for {key:?}")),
-            _ => Ok(found[0].algorithm),
-        }
+        let mut found = found[..count as usize].iter().filter(|found| found.state == 0).map(|found| found.algorithm);
+        let first = found.next().ok_or_else(|| format!("cuBLASLt has no algorithm for {key:?}"))?;
+        let sums = self.sums(&first);
+        let others = found.filter(|other| sums.is_some() && self.sums(other) == sums);
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    /// How an algorithm splits and adds its sums, if the library tells.
+    fn sums(&self, algorithm: &Algorithm) -> Option<[u32; 2]> {
+        let attribute = |attribute| {
+            let (mut value, mut written) = (0_u32, 0);
+            let place = std::ptr::from_mut(&mut value).cast();
+            // SAFETY: an algorithm of the library, a place of the stated size, and one for the number of bytes.
+            let status = unsafe { (self.functions.configuration)(algorithm, attribute, place, 4, &mut written) };
+            (status == 0).then_some(value)
+        };
+        Some([attribute(SPLITS)?, attribute(REDUCTION_SCHEME)?])
     }
 }
 

@@ -61,6 +61,9 @@ functions! {
     }
 }
 
+/// Offset and size of a kernel's parameter; drivers before CUDA 12.4 do not have it.
+type ParameterInfo = unsafe extern "C" fn(Handle, usize, *mut usize, *mut usize) -> Status;
+
 const OUT_OF_MEMORY: Status = 2;
 const NO_DEVICE: Status = 100;
 const ATTRIBUTE_MAJOR: c_int = 75;
@@ -99,6 +102,7 @@ pub(super) struct Failure {
 /// A GPU with a context and two streams, in the thread that created it.
 pub(super) struct Driver {
     functions: Arc<Functions>,
+    parameter_info: Option<ParameterInfo>,
     device: c_int,
     /// The stream of operations.
     stream: Handle,
@@ -176,6 +180,46 @@ pub(super) enum Argument {
     F32(f32),
 }
 
+/// The most parameters of a kernel.
+const MOST_ARGUMENTS: usize = 32;
+
+/// Arguments of a kernel, put together from parts without allocating.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments {
+    arguments: [Argument; MOST_ARGUMENTS],
+    count: usize,
+}
+
+impl Arguments {
+    pub fn of<const N: usize>(first: [Argument; N]) -> Arguments {
+        Arguments { arguments: [Argument::I32(0); MOST_ARGUMENTS], count: 0 }.and(first)
+    }
+
+    /// These, followed by more.
+    pub fn and<const N: usize>(mut self, more: [Argument; N]) -> Arguments {
+        self.arguments[self.count..self.count + N].copy_from_slice(&more);
+        self.count += N;
+        self
+    }
+}
+
+impl std::ops::Deref for Arguments {
+    type Target = [Argument];
+    fn deref(&self) -> &[Argument] {
+        &self.arguments[..self.count]
+    }
+}
+
+impl Argument {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Argument::Address(_) | Argument::I64(_) | Argument::U64(_) => 8,
+            Argument::I32(_) | Argument::F32(_) => 4,
+        }
+    }
+}
+
 impl Driver {
     /// Opens a GPU by its index.
     pub fn open(number: usize) -> Result<Driver, Unavailable> {
@@ -185,6 +229,8 @@ impl Driver {
                 "install the NVIDIA driver, in a container start it with `--gpus all`, or use `--device cpu`",
             )
         })?;
+        // SAFETY: the type is that of the C declaration; the library stays loaded as long as `functions`.
+        let parameter_info = unsafe { library.get::<ParameterInfo>(b"cuFuncGetParamInfo") }.ok().map(|found| *found);
         let functions = Functions::of(library).map_err(|name| {
             Unavailable::new(format!("the NVIDIA driver lacks {name}"), "install a driver for CUDA 12 or newer")
         })?;
@@ -249,7 +295,7 @@ impl Driver {
         check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "creating a stream")?;
         // SAFETY: as above.
         check(unsafe { (functions.stream_create)(&mut copies, NON_BLOCKING) }, "creating a stream")?;
-        Ok(Driver { functions, device, stream, copies, card })
+        Ok(Driver { functions, parameter_info, device, stream, copies, card })
     }
 
     fn handle(&self, stream: Stream) -> Handle {
@@ -425,6 +471,17 @@ impl Driver {
         (status == 0).then_some(Function(function))
     }
 
+    /// Bytes of each parameter of a kernel; `None` if this driver does not tell.
+    pub fn parameters(&self, function: Function) -> Option<Vec<usize>> {
+        let info = self.parameter_info?;
+        let of = |index| {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: a function of a loaded module, and two places of the right type.
+            (unsafe { info(function.0, index, &mut offset, &mut size) } == 0).then_some(size)
+        };
+        Some((0..).map_while(of).collect())
+    }
+
     /// Allows blocks of a kernel this much shared memory.
     pub fn allow_shared(&self, function: Function, bytes: usize) -> Result<(), Failure> {
         // SAFETY: a function of a loaded module.
@@ -452,7 +509,7 @@ impl Driver {
                 Argument::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
             }
         };
-        let mut places = [std::ptr::null_mut(); 32];
+        let mut places = [std::ptr::null_mut(); MOST_ARGUMENTS];
         assert!(arguments.len() <= places.len());
         places.iter_mut().zip(arguments).for_each(|(to, argument)| *to = place(argument));
         let [gx, gy, gz] = grid.map(|size| size as c_uint);

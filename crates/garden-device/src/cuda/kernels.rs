@@ -14,26 +14,61 @@ const PRELUDE: [&str; 2] = [include_str!("kernels/instructions.cu"), include_str
 pub struct Program {
     /// Its name.
     pub name: &'static str,
-    source: &'static str,
+    sources: &'static [&'static str],
     kernels: &'static [&'static str],
     /// The head size that its templates are compiled for.
     head_size: Option<usize>,
+    /// The one compute capability that it is for, whose own instructions it uses.
+    only_for: Option<i32>,
 }
 
 impl Program {
     /// The whole source.
     pub fn source(&self) -> String {
         let head_size = self.head_size.map_or(String::new(), |size| format!("#define HEAD_SIZE {size}\n"));
-        [head_size.as_str(), PRELUDE[0], PRELUDE[1], self.source].join("\n")
+        [&[head_size.as_str()], &PRELUDE[..], self.sources].concat().join("\n")
+    }
+
+    /// The architecture that it is compiled for on a card of this compute capability; `None` if it is for others.
+    pub fn architecture(&self, capability: i32) -> Option<String> {
+        match self.only_for {
+            None => Some(format!("sm_{capability}")),
+            // Instructions of one capability are part of the architecture with an `a`.
+            Some(only) => (only == capability).then(|| format!("sm_{capability}a")),
+        }
     }
 }
 
+/// Kernels for all cards.
+const fn for_all(name: &'static str, sources: &'static [&'static str], kernels: &'static [&'static str]) -> Program {
+    Program { name, sources, kernels, head_size: None, only_for: None }
+}
+
+/// Attention on tensor cores with heads of one size. Each size is a program of its own, so that they compile side by side.
+const fn attention(name: &'static str, head_size: usize, kernels: &'static [&'static str]) -> Program {
+    const SOURCES: [&str; 2] = [include_str!("kernels/attention_common.cu"), include_str!("kernels/attention.cu")];
+    Program { name, sources: &SOURCES, kernels, head_size: Some(head_size), only_for: None }
+}
+
+/// The same on Hopper.
+const fn attention_hopper(name: &'static str, head_size: usize, kernels: &'static [&'static str]) -> Program {
+    const SOURCES: [&str; 3] = [
+        include_str!("kernels/wgmma.cu"),
+        include_str!("kernels/attention_common.cu"),
+        include_str!("kernels/attention_hopper.cu"),
+    ];
+    Program { name, sources: &SOURCES, kernels, head_size: Some(head_size), only_for: Some(HOPPER) }
+}
+
+/// Compute capability of the H100 and the H200.
+pub(super) const HOPPER: i32 = 90;
+
 /// All programs.
-pub const PROGRAMS: [Program; 11] = [
-    Program {
-        name: "elementwise",
-        source: include_str!("kernels/elementwise.cu"),
-        kernels: &[
+pub const PROGRAMS: [Program; 14] = [
+    for_all(
+        "elementwise",
+        &[include_str!("kernels/elementwise.cu")],
+        &[
             "add_bf16",
             "add_bias_bf16_f32",
             "add_pieces",
@@ -48,6 +83,7 @@ pub const PROGRAMS: [Program; 11] = [
             "convert_f32_f16",
             "convert_f32_f32",
             "copy_rows_bf16",
+            "digest",
             "dropout_bf16",
             "embed_backward_bf16",
             "embed_bf16_bf16",
@@ -61,78 +97,66 @@ pub const PROGRAMS: [Program; 11] = [
             "swiglu_bf16",
             "trap",
         ],
-        head_size: None,
-    },
-    Program {
-        name: "norm",
-        source: include_str!("kernels/norm.cu"),
-        kernels: &["rms_norm_backward_bf16_f32", "rms_norm_bf16_f32", "rms_norm_weight_gradient_bf16"],
-        head_size: None,
-    },
-    Program {
-        name: "loss",
-        source: include_str!("kernels/loss.cu"),
-        kernels: &["add_losses", "add_squares", "best_of_rows_bf16", "cross_entropy_bf16", "squares"],
-        head_size: None,
-    },
-    Program {
-        name: "optimizer",
-        source: include_str!("kernels/optimizer.cu"),
-        kernels: &["adamw", "adamw_narrow", "adamw_step", "cast_shadow"],
-        head_size: None,
-    },
-    Program {
-        name: "nf4",
-        source: include_str!("kernels/nf4.cu"),
-        kernels: &["widen_nf4_bf16", "widen_nf4_double_bf16"],
-        head_size: None,
-    },
-    Program {
-        name: "attention_plain",
-        source: include_str!("kernels/attention_plain.cu"),
-        kernels: &["attend_along_bf16", "attend_backward_keys_bf16", "attend_backward_queries_bf16", "attend_bf16"],
-        head_size: None,
-    },
-    Program {
-        name: "attention_cached",
-        source: include_str!("kernels/attention_cached.cu"),
-        kernels: &["attend_add_pieces_128", "attend_add_pieces_64", "attend_pieces_128", "attend_pieces_64"],
-        head_size: None,
-    },
-    Program {
-        name: "attention_tiles",
-        source: include_str!("kernels/attention_tiles.cu"),
-        kernels: &["attend_add_splits", "attend_tiles"],
-        head_size: None,
-    },
-    Program {
-        name: "attention_64",
-        source: include_str!("kernels/attention.cu"),
-        kernels: &[
+    ),
+    for_all(
+        "norm",
+        &[include_str!("kernels/norm.cu")],
+        &[
+            "rms_norm_2048",
+            "rms_norm_4096",
+            "rms_norm_backward_bf16_f32",
+            "rms_norm_bf16_f32",
+            "rms_norm_weight_gradient_bf16",
+        ],
+    ),
+    for_all(
+        "loss",
+        &[include_str!("kernels/loss.cu")],
+        &["add_losses", "add_squares", "best_of_rows_bf16", "cross_entropy_bf16", "squares"],
+    ),
+    for_all(
+        "optimizer",
+        &[include_str!("kernels/optimizer.cu")],
+        &["adamw", "adamw_narrow", "adamw_step", "cast_shadow"],
+    ),
+    for_all("nf4", &[include_str!("kernels/nf4.cu")], &["widen_nf4_bf16", "widen_nf4_double_bf16"]),
+    for_all(
+        "attention_plain",
+        &[include_str!("kernels/attention_plain.cu")],
+        &["attend_along_bf16", "attend_backward_keys_bf16", "attend_backward_queries_bf16", "attend_bf16"],
+    ),
+    for_all(
+        "attention_cached",
+        &[include_str!("kernels/attention_cached.cu")],
+        &["attend_add_pieces_128", "attend_add_pieces_64", "attend_pieces_128", "attend_pieces_64"],
+    ),
+    for_all("attention_tiles", &[include_str!("kernels/attention_tiles.cu")], &["attend_add_splits", "attend_tiles"]),
+    attention(
+        "attention_64",
+        64,
+        &[
             "attend_64_128",
             "attend_64_64",
             "attend_backward_keys_64_64",
             "attend_backward_queries_64_128",
             "attend_backward_queries_64_64",
         ],
-        head_size: Some(64),
-    },
-    Program {
-        name: "attention_80",
-        source: include_str!("kernels/attention.cu"),
-        kernels: &[
+    ),
+    attention(
+        "attention_80",
+        80,
+        &[
             "attend_80_128",
             "attend_80_64",
             "attend_backward_keys_80_64",
             "attend_backward_queries_80_128",
             "attend_backward_queries_80_64",
         ],
-        head_size: Some(80),
-    },
-    Program {
-        name: "attention_128",
-        source: include_str!("kernels/attention.cu"),
-        kernels: &[
+    ),
+    attention(
+        "attention_128",
+        128,
+        &[
             "attend_128_128",
             "attend_128_64",
             "attend_backward_keys_128_32",
@@ -140,8 +164,22 @@ pub const PROGRAMS: [Program; 11] = [
             "attend_backward_queries_128_128",
             "attend_backward_queries_128_64",
         ],
-        head_size: Some(128),
-    },
+    ),
+    attention_hopper(
+        "attention_hopper_64",
+        64,
+        &["attend_backward_keys_hopper_64", "attend_backward_queries_hopper_64", "attend_hopper_64"],
+    ),
+    attention_hopper(
+        "attention_hopper_80",
+        80,
+        &["attend_backward_keys_hopper_80", "attend_backward_queries_hopper_80", "attend_hopper_80"],
+    ),
+    attention_hopper(
+        "attention_hopper_128",
+        128,
+        &["attend_backward_keys_hopper_128", "attend_backward_queries_hopper_128", "attend_hopper_128"],
+    ),
 ];
 
 /// Shared memory that every kernel may use without opt-in.
@@ -149,46 +187,60 @@ const SHARED_WITHOUT_ASKING: usize = 48 << 10;
 
 /// All kernels of a card.
 pub(super) struct Kernels {
-    functions: HashMap<&'static str, (Function, usize)>,
+    kernels: HashMap<&'static str, Kernel>,
+}
+
+/// A kernel.
+struct Kernel {
+    function: Function,
+    /// Shared memory that its blocks may use.
+    shared: usize,
+    /// Bytes of each of its parameters, where the driver tells.
+    parameters: Option<Vec<usize>>,
+}
+
+/// A program as it is needed on this card: what it is compiled for, and the cache's file.
+struct Wanted {
+    program: &'static Program,
+    architecture: String,
+    file: Option<PathBuf>,
 }
 
 impl Kernels {
     /// Loads cached programs from disk, and compiles the others in parallel. `tell` receives messages about slow work.
     pub fn load(driver: &Driver, tell: &dyn Fn(&str)) -> Result<Kernels, Unavailable> {
-        let architecture = format!("sm_{}", driver.card.capability);
-        let major = driver.card.driver_version / 1000;
         // The compiler's version is part of the cache's file names, so it is needed even if nothing has to be compiled.
-        let compiler = Compiler::find(major)?;
+        let compiler = Compiler::find(driver.card.driver_version / 1000)?;
         let cache = cache_folder();
-        let files = PROGRAMS.each_ref().map(|program| {
+        let wanted = PROGRAMS.iter().filter_map(|program| {
+            let architecture = program.architecture(driver.card.capability)?;
             let name = file_name(program.name, &program.source(), &architecture, compiler.version);
-            cache.as_ref().map(|folder| folder.join(name))
+            Some(Wanted { program, architecture, file: cache.as_ref().map(|folder| folder.join(name)) })
         });
-        let kept = files.each_ref().map(|file| {
-            let cubin = std::fs::read(file.as_ref()?).ok()?;
-            driver.load(&cubin).ok()
-        });
+        let wanted: Vec<Wanted> = wanted.collect();
+        let kept = wanted.iter().map(|wanted| driver.load(&std::fs::read(wanted.file.as_ref()?).ok()?).ok());
+        let kept: Vec<Option<Module>> = kept.collect();
         if kept.iter().any(Option::is_none) {
             tell(&format!("compiling kernels for {} (done once)", driver.card.name));
         }
         let compiled: Vec<Option<Result<Vec<u8>, String>>> = std::thread::scope(|scope| {
-            let start = |(program, kept): (&'static Program, &Option<Module>)| {
-                let (compiler, architecture) = (&compiler, architecture.as_str());
-                let compile = move || compiler.compile(program.name, &program.source(), architecture);
+            let start = |(Wanted { program, architecture, .. }, kept): (&'_ Wanted, &Option<Module>)| {
+                let (compiler, program, architecture) = (&compiler, *program, architecture.clone());
+                let compile = move || compiler.compile(program.name, &program.source(), &architecture);
                 kept.is_none().then(|| scope.spawn(compile))
             };
-            let threads: Vec<_> = PROGRAMS.iter().zip(&kept).map(start).collect();
+            let threads: Vec<_> = wanted.iter().zip(&kept).map(start).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<u8>, String>>| {
                 thread.join().unwrap_or_else(|_| Err("the compiler panicked".into()))
             };
             threads.into_iter().map(|thread| thread.map(join)).collect()
         });
-        let mut functions = HashMap::new();
-        for (((program, kept), compiled), file) in PROGRAMS.iter().zip(kept).zip(compiled).zip(files) {
+        let mut kernels = HashMap::new();
+        for ((Wanted { program, architecture, file }, kept), compiled) in wanted.iter().zip(kept).zip(compiled) {
             let name = program.name;
             let Some(compiled) = compiled else {
                 if let Some(module) = kept {
-                    find(driver, module, program, &mut functions)?;
+                    find(driver, module, program, &mut kernels)?;
                 }
                 continue;
             };
@@ -201,12 +253,12 @@ impl Kernels {
                 let hint = format!("NVRTC is {version:?} from {path}; it must not be newer than the driver");
                 Unavailable::new(format!("the kernels `{name}` cannot be loaded: {}", failure.text), hint)
             })?;
-            find(driver, module, program, &mut functions)?;
-            if let Some(file) = &file {
+            find(driver, module, program, &mut kernels)?;
+            if let Some(file) = file {
                 keep(file, &cubin);
             }
         }
-        Ok(Kernels { functions })
+        Ok(Kernels { kernels })
     }
 
     /// Queues a kernel.
@@ -215,7 +267,7 @@ impl Kernels {
     /// As [`Driver::launch`].
     ///
     /// # Panics
-    /// If there is no such kernel.
+    /// If there is no such kernel, or if the arguments are not as many, or not as large, as its parameters.
     pub unsafe fn launch(
         &mut self,
         driver: &Driver,
@@ -225,14 +277,18 @@ impl Kernels {
         shared: usize,
         arguments: &[Argument],
     ) -> Result<(), Failure> {
-        let found = self.functions.get(name);
-        let (function, allowed) = *found.unwrap_or_else(|| panic!("kernel {name} is not in the list of its program"));
-        if shared > allowed {
-            driver.allow_shared(function, shared)?;
-            self.functions.insert(name, (function, shared));
+        let kernel = self.kernels.get_mut(name);
+        let kernel = kernel.unwrap_or_else(|| panic!("kernel {name} is not in the list of its program"));
+        if let Some(parameters) = &kernel.parameters {
+            let given = arguments.iter().map(Argument::bytes);
+            assert!(given.eq(parameters.iter().copied()), "{name} takes {parameters:?} bytes, not {arguments:?}");
+        }
+        if shared > kernel.shared {
+            driver.allow_shared(kernel.function, shared)?;
+            kernel.shared = shared;
         }
         // SAFETY: the caller's promise.
-        unsafe { driver.launch(function, grid, block, shared, arguments) }
+        unsafe { driver.launch(kernel.function, grid, block, shared, arguments) }
     }
 }
 
@@ -241,13 +297,14 @@ fn find(
     driver: &Driver,
     module: Module,
     program: &Program,
-    functions: &mut HashMap<&'static str, (Function, usize)>,
+    kernels: &mut HashMap<&'static str, Kernel>,
 ) -> Result<(), Unavailable> {
     for name in program.kernels {
         let function = driver.function(module, name).ok_or_else(|| {
             Unavailable::new(format!("the kernels `{}` lack {name}", program.name), "this is a bug in model-garden")
         })?;
-        functions.insert(name, (function, SHARED_WITHOUT_ASKING));
+        let parameters = driver.parameters(function);
+        kernels.insert(name, Kernel { function, shared: SHARED_WITHOUT_ASKING, parameters });
     }
     Ok(())
 }

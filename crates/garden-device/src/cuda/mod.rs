@@ -25,7 +25,7 @@ pub use transfer::STAGING_BYTES;
 
 use std::collections::{HashMap, HashSet};
 
-use attention::TILE;
+use attention::{TILE, TileLists};
 use blas::{Blas, Product};
 use driver::{Address, Argument, Driver, Failure, Recording, Stream};
 use kernels::Kernels;
@@ -62,6 +62,9 @@ pub struct Cuda {
     timing: Option<Timing>,
     operations: Option<Operations>,
     recordings: Recordings,
+    /// Work is recorded instead of done.
+    is_recording: bool,
+    tile_lists: TileLists,
     /// The parameters of the last update, as the table on the GPU has them.
     table: Vec<u8>,
     blas: Blas,
@@ -126,7 +129,7 @@ pub(crate) fn workspace(_: &Profile, reserve: Reserve) -> Vec<Scratch> {
         scratch("widened weight", Dtype::Bf16, reserve.largest_packed),
         scratch("partial sums", Dtype::F32, partial),
         scratch("attention row sums", Dtype::F32, reserve.query_heads),
-        scratch("attention tiles", Dtype::I32, 2 * (reserve.attention_tokens / TILE + reserve.segments + 1)),
+        scratch("attention tiles", Dtype::I32, 4 * (reserve.attention_tokens / TILE + reserve.segments + 1)),
         scratch("attention partial sums", Dtype::F32, 2 * reserve.grouped_values),
         scratch("constants", Dtype::F32, 2 * 256 + 8 * optimizer::STEPS),
         scratch("skipped tokens", Dtype::I32, 8),
@@ -161,6 +164,8 @@ impl Cuda {
             timing: None,
             operations: None,
             recordings: Recordings::default(),
+            is_recording: false,
+            tile_lists: TileLists::default(),
             table: Vec::new(),
             blas,
             kernels,
@@ -375,8 +380,9 @@ impl Device for Cuda {
         let [blas, widened, partial, along, tiles, splits, constants, skipped, parameters] = buffers[..] else {
             panic!("as many buffers as were asked for");
         };
-        // A table that was uploaded lies elsewhere now.
+        // A table that was uploaded lies elsewhere now, and so do lists.
         self.table.clear();
+        self.tile_lists.clear();
         self.workspace =
             Some(Workspace { blas, widened, partial, along, tiles, splits, constants, skipped, parameters });
         let maps = Map::signed().values.iter().chain(&Map::unsigned().values);
@@ -712,6 +718,7 @@ impl Device for Cuda {
             self.recordings.are_off = true;
             return work(self);
         }
+        self.tile_lists.clear();
         let result = self.driver.queue(&self.recordings.kept[&key]);
         self.latch(result.map_err(|failure| failure.text));
     }
@@ -727,7 +734,10 @@ impl Cuda {
         if self.driver.begin_recording().is_err() {
             return false;
         }
+        self.is_recording = true;
+        self.tile_lists.clear();
         work(self);
+        self.is_recording = false;
         let recorded = self.driver.end_recording();
         // Nothing was computed, so failures on the way lose nothing.
         match (recorded, self.failure.take()) {

@@ -1,7 +1,7 @@
 //! Matrix products with cuBLASLt, with NF4 weights dequantised before.
 
-use super::blas::{Operands, Product, Strides};
-use super::driver::{Address, Argument};
+use super::blas::{Algorithm, Operands, Product, Strides};
+use super::driver::{Address, Argument, Failure, Stream};
 use super::timing::Operation;
 use super::{Cuda, VALUES};
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Rows, Weight};
@@ -15,6 +15,11 @@ const BIAS_PIECES: usize = 64;
 /// (22,016 columns), and 150 for each of the two.
 const WIDE: usize = 16384;
 const MANY: usize = 256;
+
+/// Multiplications of a product from which on algorithms are measured: some 5 microseconds on an H200.
+const LARGE: usize = 1 << 31;
+/// How often each is run for that.
+const MEASURED: usize = 3;
 
 /// A matrix in the GPU's memory, bf16: an address and the distance between its rows.
 #[derive(Clone, Copy)]
@@ -98,12 +103,69 @@ impl Cuda {
         if self.failure.is_some() || operands.rows == 0 {
             return;
         }
-        let workspace = self.address(self.scratch().blas);
-        // SAFETY: addresses and sizes were checked; the result does not overlap.
-        let result = unsafe { self.blas.multiply(operands, workspace, self.driver.stream()) };
+        let chosen = self.blas.chosen(operands).map_or_else(|| self.choose(operands), Ok);
+        let result = chosen.and_then(|algorithm| self.multiply_by(operands, algorithm));
         self.latch(result);
         let Operands { product, rows, n, k, .. } = *operands;
         self.done(Operation::Product { product, rows, n, k });
+    }
+
+    fn multiply_by(&mut self, operands: &Operands, algorithm: Algorithm) -> Result<(), String> {
+        let workspace = self.address(self.scratch().blas);
+        // SAFETY: addresses and sizes were checked; the result does not overlap.
+        unsafe { self.blas.multiply(operands, algorithm, workspace, self.driver.stream()) }
+    }
+
+    /// Chooses an algorithm for a product that comes for the first time: of those that give the same bits the fastest, where that is worth a measurement.
+    fn choose(&mut self, operands: &Operands) -> Result<Algorithm, String> {
+        let candidates = self.blas.candidates(operands)?;
+        let Operands { rows, n, k, to, to_dtype, plus, .. } = *operands;
+        // A result that is added to itself cannot be computed again.
+        let is_repeatable = to_dtype == Dtype::Bf16 && plus != Some(to) && !self.is_recording;
+        let mut best = candidates[0];
+        if rows * n * k >= LARGE && is_repeatable && candidates.len() > 1 {
+            let expected = self.measure(operands, best)?;
+            let mut shortest = expected.0;
+            for candidate in &candidates[1..] {
+                // An algorithm that the library offers and cannot run is passed over.
+                let Ok((seconds, digest)) = self.measure(operands, *candidate) else { continue };
+                if digest == expected.1 && seconds < shortest {
+                    (best, shortest) = (*candidate, seconds);
+                }
+            }
+        }
+        self.blas.choose(operands, best);
+        Ok(best)
+    }
+
+    /// Seconds that an algorithm takes, and a digest of its result.
+    fn measure(&mut self, operands: &Operands, algorithm: Algorithm) -> Result<(f64, u64), String> {
+        let text = |failure: Failure| failure.text;
+        self.multiply_by(operands, algorithm)?;
+        let digest = self.digest(operands)?;
+        let [began, ended] = [self.driver.event().map_err(text)?, self.driver.event().map_err(text)?];
+        self.driver.record(&began, Stream::Work).map_err(text)?;
+        for _ in 0..MEASURED {
+            self.multiply_by(operands, algorithm)?;
+        }
+        self.driver.record(&ended, Stream::Work).map_err(text)?;
+        ended.wait().map_err(text)?;
+        Ok((ended.seconds_since(&began).map_err(text)?, digest))
+    }
+
+    /// A number that differs if a bit of a product's result does.
+    fn digest(&mut self, operands: &Operands) -> Result<u64, String> {
+        let Operands { product, rows, n, k, strides, to, .. } = *operands;
+        let width = if product == Product::Forward { n } else { k };
+        let sum = self.address(self.scratch().partial.first(2));
+        self.driver.zero(sum, 8).map_err(|failure| failure.text)?;
+        let size = |size: usize| Argument::I32(size as i32);
+        let stride = Argument::I64(strides.to as i64);
+        let arguments = [Argument::Address(to), stride, size(rows), size(width), Argument::Address(sum)];
+        self.by_values("digest", rows * width, &arguments);
+        let mut bytes = [0; 8];
+        self.driver.copy_from(&mut bytes, sum).map_err(|failure| failure.text)?;
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// A weight as bf16, dequantised if necessary.

@@ -61,6 +61,8 @@ impl Cuda {
         if self.failure.is_some() || length == 0 {
             return;
         }
+        // It may be what a list of tiles was made from.
+        self.tile_lists.clear();
         let address = self.address(to);
         let result = match self.staging.is_there() {
             true => self.bring_pinned(address, length, fill),

@@ -342,7 +342,12 @@ fn biases(bench: &mut Bench) {
 }
 
 fn norms(bench: &mut Bench) {
-    let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 700));
+    // Widths that kernels have of their own, and any.
+    let width = match bench.round % 3 {
+        0 => bench.random.of(&[8, 256, 1280, 2048, 2056, 2200]),
+        _ => bench.random.between(1, 700),
+    };
+    let rows = bench.random.of(&ROWS);
     let (x, weight, y) = (bench.some(rows * width), bench.some_f32(width), bench.unfilled_rows(rows, width));
     let what = format!("[{rows}, {width}]");
     bench.run(&what, &[Output::rows(y.pair, width).of(y)], |device, side| {
@@ -507,7 +512,8 @@ fn attention_with_large_heads(bench: &mut Bench) {
     let size = [64, 80, 128][bench.round % 3];
     let (kv_heads, group) = (random.between(1, 2), random.between(1, 3));
     let shape = Shape::new(kv_heads * group, kv_heads, size, 0, random.below(2) == 0);
-    let lengths: Vec<usize> = (0..2).map(|_| random.of(&[1, 15, 16, 17, 63, 64, 65, 100, 128, 129, 200])).collect();
+    let lengths: Vec<usize> =
+        (0..2).map(|_| random.of(&[1, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 200, 256, 257, 330])).collect();
     attend(bench, shape, &lengths);
 }
 

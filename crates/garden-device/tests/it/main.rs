@@ -6,4 +6,5 @@ mod devices;
 mod fused;
 mod gradients;
 mod kernels;
+mod large;
 mod quantised;

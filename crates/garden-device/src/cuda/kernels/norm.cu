@@ -1,7 +1,7 @@
-// RMS norm: y = w x r, r = 1 / sqrt(mean(x^2) + eps), row by row. Sums are f32; every row is one block's, which reads it twice (the second
-// time from the cache).
+// RMS norm: y = w x r, r = 1 / sqrt(mean(x^2) + eps), row by row. Sums are f32. Rows lie one behind the other, except where there is a stride.
 //
-// Grid (rows); block 128 threads up to 2048 values a row, 256 beyond: whole warps. Rows lie one behind the other, except where there is a stride.
+// Forward, a row of up to 4096 values that can be read 8 at a time is one warp's, which keeps it in registers: nothing is read twice, and no warp waits for another.
+// Any other row is one block's, which reads it twice (the second time from the cache): grid (rows), block 128 threads up to 2048 values a row, 256 beyond.
 
 template <class T>
 __device__ __forceinline__ float inverse_root(const T *x, int width, bool aligned, float epsilon) {
@@ -62,6 +62,48 @@ __device__ void rms_norm_backward(const T *dy, const T *x, const W *weight, T *d
     });
 }
 
+// Rows of a warp: 8 CHUNKS values of each lane, 256 apart.
+#define ROWS_OF_BLOCK 4
+
+// Calls f(chunk, column) for the values of this lane.
+template <int CHUNKS, class F>
+__device__ __forceinline__ void each_chunk(int width, F f) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        const int column = (i * 32 + threadIdx.x % 32) * 8;
+        if (column < width) f(i, column);
+    }
+}
+
+__device__ __forceinline__ void unpack(const uint4 &from, float (&to)[8]) {
+    const u32 words[4] = {from.x, from.y, from.z, from.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[2 * i] = __uint_as_float(words[i] << 16), to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+}
+
+// Grid (ceil(rows / 4)), block 128.
+template <int CHUNKS>
+__device__ __forceinline__ void rms_norm_in_warps(const bf16 *x, const float *weight, bf16 *y, i64 y_stride, int rows, int width, float epsilon) {
+    const int row = blockIdx.x * ROWS_OF_BLOCK + threadIdx.x / 32;
+    if (row >= rows) return;
+    x += (i64)row * width, y += row * y_stride;
+    uint4 kept[CHUNKS];
+    float a[8], w[8], squares = 0.0f;
+    each_chunk<CHUNKS>(width, [&](int i, int column) { kept[i] = *(const uint4 *)(x + column); });
+    each_chunk<CHUNKS>(width, [&](int i, int) {
+        unpack(kept[i], a);
+#pragma unroll
+        for (int j = 0; j < 8; j++) squares += a[j] * a[j];
+    });
+    const float root = 1.0f / sqrtf(warp_sum(squares) / width + epsilon);
+    each_chunk<CHUNKS>(width, [&](int i, int column) {
+        unpack(kept[i], a), load(weight + column, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) a[j] = w[j] * (a[j] * root);
+        store(y + column, a);
+    });
+}
+
 // partial [pieces, width] = sums of dy x r over the rows of a piece, in their order; `add_pieces` adds them to the gradient.
 // Grid (pieces), pieces = min(264, ceil(rows / 8)); block 256; shared memory width f32.
 template <class T>
@@ -81,27 +123,24 @@ __device__ void rms_norm_weight_gradient(const T *dy, const T *x, float *partial
     for (int column = threadIdx.x; column < width; column += blockDim.x) partial[(i64)blockIdx.x * width + column] = sums[column];
 }
 
-#define OF_WEIGHTS(T, NAME, W, WEIGHT)                                                                                               \
-    extern "C" __global__ void rms_norm_##NAME##_##WEIGHT(const T *x, const W *weight, T *y, i64 y_stride, int width,                \
-                                                          float epsilon) {                                                           \
-        rms_norm(x, weight, y, y_stride, width, epsilon);                                                                            \
-    }                                                                                                                                \
-    extern "C" __global__ void rms_norm_backward_##NAME##_##WEIGHT(const T *dy, const T *x, const W *weight, T *dx, i64 dx_stride,   \
-                                                                   int width, float epsilon, int adds) {                             \
-        rms_norm_backward(dy, x, weight, dx, dx_stride, width, epsilon, adds);                                                       \
+extern "C" __global__ void rms_norm_bf16_f32(const bf16 *x, const float *weight, bf16 *y, i64 y_stride, int rows, int width, float epsilon) {
+    rms_norm(x, weight, y, y_stride, width, epsilon);
+}
+extern "C" __global__ void rms_norm_backward_bf16_f32(const bf16 *dy, const bf16 *x, const float *weight, bf16 *dx, i64 dx_stride, int width,
+                                                      float epsilon, int adds) {
+    rms_norm_backward(dy, x, weight, dx, dx_stride, width, epsilon, adds);
+}
+
+#define IN_WARPS(CHUNKS, WIDTH)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(128)                                                                                 \
+        rms_norm_##WIDTH(const bf16 *x, const float *weight, bf16 *y, i64 y_stride, int rows, int width, float epsilon) {             \
+        rms_norm_in_warps<CHUNKS>(x, weight, y, y_stride, rows, width, epsilon);                                                      \
     }
 
-OF_WEIGHTS(bf16, bf16, bf16, bf16)
-OF_WEIGHTS(bf16, bf16, f16, f16)
-OF_WEIGHTS(bf16, bf16, float, f32)
-OF_WEIGHTS(float, f32, bf16, bf16)
-OF_WEIGHTS(float, f32, f16, f16)
-OF_WEIGHTS(float, f32, float, f32)
+// Up to this many values a row.
+IN_WARPS(8, 2048)
+IN_WARPS(16, 4096)
 
 extern "C" __global__ void rms_norm_weight_gradient_bf16(const bf16 *dy, const bf16 *x, float *partial, int rows, int width, float epsilon) {
-    rms_norm_weight_gradient(dy, x, partial, rows, width, epsilon);
-}
-extern "C" __global__ void rms_norm_weight_gradient_f32(const float *dy, const float *x, float *partial, int rows, int width,
-                                                        float epsilon) {
     rms_norm_weight_gradient(dy, x, partial, rows, width, epsilon);
 }
