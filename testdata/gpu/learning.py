@@ -100,7 +100,7 @@ def keep(arguments, results):
 
 def compare(arguments, results):
     """Loss minus float32's, in thousandths: means over seeds and steps."""
-    failed = False
+    failed, ratios = False, {}
     print(f"{'loss minus float32, in thousandths':36} {'':>10} {'mean':>8} {'± error':>8} {'rms':>8} {'steps 6 to 10':>14} {'last ten':>9} {'largest':>8}")
     for line, seeds in results["losses"].items():
         found = {}
@@ -116,12 +116,17 @@ def compare(arguments, results):
             found[name] = rms
             shown = {"bfloat16": "peer"}.get(name, name)
             print(f"{line:36} {shown:>10} {statistics.mean(means):8.1f} {error:8.1f} {rms:8.1f} {early:14.1f} {late:9.1f} {max(map(abs, everything)):8.1f}")
-        # A new adapter is where rounding costs most: half of the peer's distance there, and not more than it elsewhere.
-        bound = 0.5 if "new adapter" in line else 1.0
-        if len(found) == 2 and not found[arguments.name] <= bound * found["bfloat16"]:
-            print(f"{line}: ours is {found[arguments.name] / found['bfloat16']:.2f} times as far from float32 as the peer, {bound} allowed")
-            failed = True
-    return 1 if failed else 0
+        if len(found) == 2:
+            ratios[line] = found[arguments.name] / found["bfloat16"]
+    # A new adapter is where rounding costs most: half of the peer's distance there. Lines of one or two seeds are uncertain by as much as they differ: 1.5 of it there, as in
+    # parity_grid.py, and not more than it in the geometric mean.
+    for line, ratio in ratios.items():
+        bound = 0.5 if "new adapter" in line else 1.5
+        failed |= not ratio <= bound
+        print(f"{line}: ours is {ratio:.2f} times as far from float32 as the peer, {bound} allowed")
+    mean = math.exp(statistics.mean(map(math.log, ratios.values()))) if ratios else float("nan")
+    print(f"geometric mean of these: {mean:.2f}, 1 allowed")
+    return 1 if failed or not mean <= 1.0 else 0
 
 
 def main():
