@@ -87,6 +87,10 @@ pub struct Check {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
+    /// Also measure how long a step takes on this machine, with LoRA as usual; takes some seconds.
+    #[arg(long)]
+    pub step_time: bool,
+
     #[command(flatten)]
     pub printed: Printed,
 }

@@ -43,6 +43,10 @@ pub struct Doctor {
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
 
+    /// Also measure how long a step of that model takes here; takes some seconds.
+    #[arg(long)]
+    pub step_time: bool,
+
     #[command(flatten)]
     pub printed: Printed,
 }

@@ -46,6 +46,10 @@ pub struct Plan {
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<Bytes>,
 
+    /// Also measure how long a step takes on this machine, from a few layers; takes some seconds.
+    #[arg(long, conflicts_with = "vram")]
+    pub step_time: bool,
+
     #[command(flatten)]
     pub printed: Printed,
 

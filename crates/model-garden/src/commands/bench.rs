@@ -5,7 +5,7 @@
 
 mod peak;
 mod report;
-mod work;
+pub(super) mod work;
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ const WARM_UP: usize = 2;
 /// Of the adapters, as most people train them.
 const RANK: usize = 16;
 /// Weights are the same in every run.
-const SEED: u64 = 1;
+pub(super) const SEED: u64 = 1;
 /// The stages may differ from the wall clock by this share before it is said.
 const APART: f64 = 0.02;
 /// The slowest step may take so many times as long as the fastest before it is said.
@@ -70,7 +70,7 @@ struct GpuMemory {
 }
 
 /// The device that computes.
-enum Opened {
+pub(super) enum Opened {
     Cpu(Box<Cpu>),
     Cuda(Box<Cuda>),
 }
@@ -176,7 +176,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
     Ok(Outcome::Fine)
 }
 
-fn failed(error: &dyn std::error::Error) -> Failure {
+pub(super) fn failed(error: &dyn std::error::Error) -> Failure {
     Failure::new("cannot measure", error, None)
 }
 
@@ -191,7 +191,7 @@ fn config(arguments: &cli::Bench) -> Config {
 }
 
 /// The GPU if there is one or it is asked for, else the processor.
-fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opened, Failure> {
+pub(super) fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opened, Failure> {
     if choice == DeviceChoice::Cpu {
         return Ok(Opened::Cpu(Box::new(Cpu::new(threads))));
     }
@@ -210,7 +210,7 @@ fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opene
 }
 
 impl Opened {
-    fn device(&mut self) -> &mut dyn Device {
+    pub(super) fn device(&mut self) -> &mut dyn Device {
         match self {
             Opened::Cpu(cpu) => &mut **cpu,
             Opened::Cuda(cuda) => &mut **cuda,
@@ -296,7 +296,7 @@ fn refusal(work: &Work, opened: &Opened, planned: &Plan, free: Option<u64>) -> O
 }
 
 /// Fills both halves of every adapter with small numbers, so that no gradient is zero.
-fn fill_adapters(device: &mut dyn Device, model: &Model) {
+pub(super) fn fill_adapters(device: &mut dyn Device, model: &Model) {
     for (index, parameter) in model.parameters().iter().enumerate() {
         let values: Vec<f32> = (0..parameter.shape.iter().product::<usize>())
             .map(|place| 0.01 * ((place * 7919 + index * 104_729) as f32 * 0.618_034).sin())

@@ -10,8 +10,10 @@ use garden_data::{
 };
 use garden_memory::grouped;
 use garden_model::Config;
+use garden_train::{DeviceChoice, Recipe};
 
-use super::Outcome;
+use super::step_time::{StepTime, Usual};
+use super::{Outcome, devices};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -30,6 +32,7 @@ struct Checked<'a> {
     survey: Survey,
     memory: Memory,
     steps: usize,
+    step_time: Option<StepTime>,
 }
 
 /// Bytes of host memory that the data of a run takes.
@@ -82,12 +85,42 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
         threads,
     };
     let steps = survey.tally.kept.div_ceil(batch_size * arguments.gradient_accumulation as usize);
-    let checked = Checked { arguments, dataset: &dataset, survey, memory, steps };
+    let step_time = match arguments.step_time && survey.tally.kept > 0 {
+        true => step_time(arguments, &config, &survey, steps, printer)?,
+        false => None,
+    };
+    let checked = Checked { arguments, dataset: &dataset, survey, memory, steps, step_time };
     printer.out(&match arguments.printed.is_json() {
         true => format!("{:#}\n", json::value(&checked)),
         false => text::write(&checked),
     })?;
     Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
+}
+
+/// How long a step takes with the usual settings: LoRA on the model as it is stored.
+fn step_time(
+    arguments: &cli::Check,
+    config: &Config,
+    survey: &Survey,
+    steps: usize,
+    printer: &Printer,
+) -> Result<Option<StepTime>, Failure> {
+    let settings = [
+        ("model", arguments.model.display().to_string()),
+        ("dataset", "none".to_string()),
+        ("output-dir", "none".to_string()),
+        ("batch-size", arguments.batch_size.to_string()),
+        ("gradient-accumulation", arguments.gradient_accumulation.to_string()),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_string(), serde_json::Value::String(value)));
+    let recipe = Recipe::from_values(settings).map_err(|error| Failure {
+        what: "cannot measure the time of a step".into(),
+        causes: vec![error.to_string()],
+        hint: error.hint,
+    })?;
+    let device = devices::choose(DeviceChoice::Auto, printer)?.kind();
+    let usual = Usual::of_survey(survey, recipe.batch());
+    Ok(StepTime::try_measure(config, &recipe, device, usual, Some(steps), printer))
 }
 
 fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {

@@ -18,6 +18,7 @@ use super::Outcome;
 use super::devices::{Chosen, Look};
 use super::plan::{self, USUAL_ROW, Usual};
 use super::python::{default_python, ourselves};
+use super::step_time::StepTime;
 use crate::cli::{self, Purpose};
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -64,6 +65,8 @@ struct Machine {
     python: Result<Python, String>,
     /// The largest model that can be trained.
     largest: Option<Usual>,
+    /// How long a step of it takes, where somebody asks.
+    step_time: Option<StepTime>,
 }
 
 /// Runs the command.
@@ -103,12 +106,18 @@ impl Machine {
             _ => Chosen::Cpu,
         };
         let around = MachineProbe::of(std::process::id()).look();
+        let largest = plan::largest(&chosen, printer)?;
+        let step_time = match largest.as_ref().filter(|model| arguments.step_time && model.fits) {
+            Some(model) => plan::usual_step_time(model, &chosen, printer)?,
+            None => None,
+        };
         Ok(Machine {
             host: Host::look(),
             free: around.headroom.into_iter().chain(around.available).min(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             instructions: garden_device::cpu::vector_instructions(),
-            largest: plan::largest(&chosen, printer)?,
+            largest,
+            step_time,
             gpu,
             python,
         })
@@ -345,6 +354,7 @@ impl Machine {
             "python_problem": python.err(),
             "hub_cache": hub_cache(),
             "largest_model": largest,
+            "step_time": self.step_time,
         })
     }
 }

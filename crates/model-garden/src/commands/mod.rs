@@ -20,6 +20,7 @@ pub mod quantise;
 pub mod report;
 pub mod run;
 pub mod serve;
+mod step_time;
 pub mod train;
 
 use std::path::{Path, PathBuf};

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::devices::{self, Chosen, Gpu};
+use super::step_time::{self, StepTime};
 use crate::cli::{self, Picture};
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -37,6 +38,8 @@ struct Answer<'a> {
     subject: &'a Subject,
     recipe: &'a Recipe,
     rows: RowsFound,
+    /// The usual micro-batch, and steps of an epoch where there is a dataset.
+    usual: (step_time::Usual, Option<usize>),
     plan: MemoryPlan,
     fits: Fits,
     /// Where the memory that is there comes from.
@@ -45,6 +48,8 @@ struct Answer<'a> {
     gpu: GpuMemory,
     advice: Option<Advice>,
     loader: Vec<LoaderChange>,
+    /// How long a step takes, where somebody asks.
+    step_time: Option<StepTime>,
 }
 
 /// The GPU that is planned for.
@@ -142,7 +147,12 @@ pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure>
         });
     }
     let (device, gpu) = device(arguments.vram, recipe.device, printer)?;
-    let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new(), device, gpu })?;
+    let mut answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new(), device, gpu })?;
+    if arguments.step_time {
+        let (usual, steps) = answer.usual;
+        let device = answer.plan.device;
+        answer.step_time = StepTime::try_measure(&subject.config, &recipe, device, usual, steps, printer);
+    }
     printer.out(&match arguments.printed.is_json() {
         true => format!("{:#}\n", told(&answer)),
         false => text::write(&answer),
@@ -185,7 +195,18 @@ pub fn largest(chosen: &Chosen, printer: &Printer) -> Result<Option<Usual>, Fail
     Ok(best)
 }
 
-fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> Result<Usual, Failure> {
+/// How long a step of it takes, if that can be measured.
+pub fn usual_step_time(usual: &Usual, chosen: &Chosen, printer: &Printer) -> Result<Option<StepTime>, Failure> {
+    let Some(preset) = Preset::find(usual.name) else { return Ok(None) };
+    let (recipe, subject) = usual_run(preset, usual.is_4bit)?;
+    let (device, gpu) = (chosen.kind(), GpuMemory::Unknown);
+    let mut planning = Planning { subject: &subject, printer, surveys: HashMap::new(), device, gpu };
+    let (batch, steps) = planning.usual(&recipe)?;
+    Ok(StepTime::try_measure(&subject.config, &recipe, device, batch, steps, printer))
+}
+
+/// The settings and the rows of somebody who changes nothing.
+fn usual_run(preset: Preset, is_4bit: bool) -> Result<(Recipe, Subject), Failure> {
     let settings = [
         ("model", preset.hub_name.to_string()),
         ("dataset", "none".to_string()),
@@ -196,7 +217,11 @@ fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> R
     let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
     let (picture, text_tokens) = USUAL_ROW;
     let row = RowShape { text_tokens, trained: text_tokens / TEXT_FOR_AN_ANSWER, pictures: vec![picture] };
-    let subject = Subject::of_shape(preset, row);
+    Ok((recipe, Subject::of_shape(preset, row)))
+}
+
+fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> Result<Usual, Failure> {
+    let (recipe, subject) = usual_run(preset, is_4bit)?;
     let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, GpuMemory::Here);
     let mut planning =
         Planning { subject: &subject, printer, surveys: HashMap::new(), device: chosen.kind(), gpu: gpu.clone() };
@@ -251,9 +276,9 @@ fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'
         0 => Vec::new(),
         _ => loader_changes(recipe, |recipe| planning.plan(recipe))?,
     };
-    let rows = planning.rows(recipe)?;
+    let (rows, usual) = (planning.rows(recipe)?, planning.usual(recipe)?);
     let Planning { subject, gpu, .. } = planning;
-    Ok(Answer { subject, recipe, rows, plan, fits, available, gpu, advice, loader })
+    Ok(Answer { subject, recipe, rows, usual, plan, fits, available, gpu, advice, loader, step_time: None })
 }
 
 /// What of a recipe decides the sizes of rows.
@@ -447,6 +472,19 @@ impl Planning<'_> {
         Ok(grids.iter().map(pixels).max().filter(|_| tokens >= row.text_tokens))
     }
 
+    /// The usual micro-batch, and steps of an epoch where there is a dataset.
+    fn usual(&mut self, recipe: &Recipe) -> Result<(step_time::Usual, Option<usize>), Failure> {
+        if self.subject.has_dataset {
+            let prepared = self.prepared(recipe)?;
+            let usual = step_time::Usual::of_survey(&prepared.train, recipe.batch());
+            return Ok((usual, Some(prepared.job.steps_per_epoch())));
+        }
+        let (row, images) = (&self.subject.row, &self.subject.images);
+        let grids = row.grids(recipe, images).unwrap_or_default();
+        let image_tokens = grids.iter().map(|grid| images.tokens(*grid)).sum();
+        Ok((step_time::Usual { rows: recipe.batch_size, image_tokens, text_tokens: row.text_tokens }, None))
+    }
+
     fn rows(&mut self, recipe: &Recipe) -> Result<RowsFound, Failure> {
         let subject = self.subject;
         let (limits, largest) = match self.subject.has_dataset {
@@ -503,5 +541,6 @@ fn told(answer: &Answer) -> Value {
         "plan": answer.plan,
         "advice": answer.advice,
         "loader": answer.loader,
+        "step_time": answer.step_time,
     })
 }

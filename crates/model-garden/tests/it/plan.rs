@@ -202,3 +202,37 @@ fn what_cannot_be_planned_is_named() {
         assert!(parts.iter().all(|part| error.contains(part)), "{words:?}: {error}");
     }
 }
+
+/// How near it is depends on the machine (`bench/step_time.py` measures that); here, that it is a time of this run.
+#[test]
+fn the_time_of_a_step_is_measured_where_somebody_asks() {
+    let model = testdata("tiny-model");
+    let dataset = dataset_of_text();
+    let words = ["--model", model.to_str().unwrap(), "--dataset", dataset.to_str().unwrap(), "--device", "cpu"];
+    let (without, _) = told(&words);
+    assert!(without["step_time"].is_null(), "nobody asked: {without}");
+    let words = [&words[..], &["--step-time", "--batch-size", "1", "--gradient-accumulation", "3"]].concat();
+    let (told, _) = told(&words);
+    let of = |name: &str| told["step_time"][name].as_f64().unwrap_or_else(|| panic!("{name}: {told}"));
+    assert!(of("micro_step_seconds") > 0.0 && of("measured_in_seconds") > of("micro_step_seconds"));
+    assert_eq!(of("step_seconds"), 3.0 * of("micro_step_seconds"));
+    // Six rows, one of them in a micro-batch: two steps.
+    assert_eq!(of("epoch_seconds"), 2.0 * of("step_seconds"));
+    let said = text(&plan(&words));
+    let line = said.lines().nth(2).unwrap();
+    assert!(line.starts_with("a step takes about ") && line.contains("3 micro-batches of"), "{said}");
+    let both = plan(&["--shape", "qwen2.5-vl-3b", "--image", "none", "--vram", "24GB", "--step-time"]);
+    assert_eq!(both.status.code(), Some(2), "a GPU that is not here cannot be measured");
+}
+
+/// Six rows of text.
+fn dataset_of_text() -> PathBuf {
+    let file = std::env::temp_dir().join(format!("model-garden-step-time-{}.jsonl", std::process::id()));
+    let row = |number: usize| {
+        format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"what is {number}?\"}}, {{\"role\": \"assistant\", \"content\": \"a number\"}}]}}\n"
+        )
+    };
+    std::fs::write(&file, (0..6).map(row).collect::<String>()).unwrap();
+    file
+}

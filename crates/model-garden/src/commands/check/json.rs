@@ -9,7 +9,7 @@ use super::Checked;
 const BARS: usize = 24;
 
 pub(super) fn value(checked: &Checked) -> Value {
-    let Checked { arguments, dataset, survey, memory, steps } = checked;
+    let Checked { arguments, dataset, survey, memory, steps, step_time } = checked;
     let place = |row: u32| dataset.place(row as usize);
     let problem = |problem: &garden_data::Problem| {
         let mut value = json!(problem);
@@ -33,6 +33,7 @@ pub(super) fn value(checked: &Checked) -> Value {
         "batch_size": arguments.batch_size,
         "gradient_accumulation": arguments.gradient_accumulation,
         "steps_per_epoch": steps,
+        "step_time": step_time,
         "tally": survey.tally,
         "problems": survey.problems.iter().map(problem).collect::<Vec<Value>>(),
         "ignored": survey.ignored,

@@ -23,6 +23,9 @@ const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 pub(super) fn write(checked: &Checked) -> String {
     let survey = &checked.survey;
     let mut text = headline(checked) + "\n";
+    if let Some(time) = &checked.step_time {
+        text += &format!("{}\n", time.sentence());
+    }
     text += &problems(survey);
     text += &ignored(survey);
     text += &boxes(survey);

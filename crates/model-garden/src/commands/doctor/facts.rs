@@ -24,7 +24,7 @@ impl Machine {
     /// What there is, in the order in which it is asked for most.
     pub fn facts(&self) -> Vec<Fact> {
         let fact = |name: &'static str, words: String| Fact { name, words };
-        vec![
+        let mut facts = vec![
             fact("CPU", self.cpu()),
             fact("memory", self.memory()),
             fact("limit", self.limit()),
@@ -34,7 +34,9 @@ impl Machine {
             fact("processes", self.reading()),
             fact("disk", self.disk()),
             fact("Python", self.python_words()),
-        ]
+        ];
+        facts.extend(self.step_time.as_ref().map(|time| fact("step", time.sentence())));
+        facts
     }
 
     fn cpu(&self) -> String {

@@ -10,7 +10,11 @@ use super::{Answer, Available, GpuMemory};
 const FLAGS: usize = 44;
 
 pub(super) fn write(answer: &Answer) -> String {
-    let mut text = headline(answer) + "\n\n";
+    let mut text = headline(answer) + "\n";
+    if let Some(time) = &answer.step_time {
+        text += &format!("{}\n", time.sentence());
+    }
+    text += "\n";
     text += &table(&answer.plan);
     if let Some(advice) = &answer.advice {
         text += &advised(advice);

@@ -1,0 +1,252 @@
+//! `--step-time`: how long a step takes on this machine, from a short profile.
+//!
+//! The time of a step grows with the number of layers, so models of one to three layers of the same width tell that of the whole: one layer of decoder and tower each, two more
+//! of the decoder, two more of the tower, and one whose tower looks at whole images, as some of its blocks do. They train on a micro-batch of the usual size, with the run's own
+//! settings. A CPU would take minutes for that: it gets a smaller one, and its time is scaled by the arithmetic.
+
+use std::time::Instant;
+
+use garden_data::{BatchSize, Survey};
+use garden_device::{Device, Planner};
+use garden_memory::{elapsed, grouped, short_time};
+use garden_model::{Checkpoint, Config, Model, Training};
+use garden_train::{DeviceChoice, DeviceKind, Recipe};
+use serde::Serialize;
+
+use super::bench::work::Work;
+use super::bench::{self, Opened, SEED, failed};
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Layers that a model has more than the one that it is compared with.
+const MORE: usize = 2;
+/// Micro-steps before those that count, and those: the shortest is taken, since whatever else the machine does only makes them longer.
+const WARM_UP: usize = 1;
+const MEASURED: usize = 3;
+/// Operations of the first micro-step of one layer on a CPU, which any has in a second; and the seconds that those which count should take.
+const CPU_FLOP: f64 = 2e10;
+const CPU_SECONDS: f64 = 0.5;
+/// Below this, products are too narrow to tell the speed of larger ones.
+const LEAST_TEXT: usize = 32;
+
+/// The usual micro-batch: its rows, and image and text tokens of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usual {
+    pub rows: usize,
+    pub image_tokens: usize,
+    pub text_tokens: usize,
+}
+
+/// How long a step takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepTime {
+    pub micro_step_seconds: f64,
+    pub step_seconds: f64,
+    /// Micro-batches of a step, and tokens of the usual one.
+    pub micro_batches: usize,
+    pub micro_batch_tokens: usize,
+    /// Where the number of steps is known.
+    pub epoch_seconds: Option<f64>,
+    /// What the profile took.
+    pub measured_in_seconds: f64,
+}
+
+impl Usual {
+    /// The means of a dataset's rows.
+    pub fn of_survey(survey: &Survey, batch: BatchSize) -> Usual {
+        let kept = survey.tokens.count().max(1) as f64;
+        let tokens = survey.tokens.mean();
+        let image_tokens = survey.image_tokens.mean() * survey.image_tokens.count() as f64 / kept;
+        let rows = match batch {
+            BatchSize::Rows(rows) => rows,
+            BatchSize::Tokens(most) => (most as f64 / tokens.max(1.0)) as usize,
+        };
+        let text_tokens = (tokens - image_tokens).round().max(1.0) as usize;
+        Usual { rows: rows.max(1), image_tokens: image_tokens.round() as usize, text_tokens }
+    }
+}
+
+impl StepTime {
+    /// Measures a profile, or says why it could not.
+    pub fn try_measure(
+        config: &Config,
+        recipe: &Recipe,
+        device: DeviceKind,
+        usual: Usual,
+        steps: Option<usize>,
+        printer: &Printer,
+    ) -> Option<StepTime> {
+        match StepTime::measure(config, recipe, device, usual, steps, printer) {
+            Ok(time) => Some(time),
+            Err(failure) => {
+                let causes: String = failure.causes.iter().map(|cause| format!(": {cause}")).collect();
+                printer.say(&format!("note: the time of a step could not be measured: {}{causes}", failure.what));
+                None
+            }
+        }
+    }
+
+    /// Measures a profile; `steps` are those of an epoch.
+    fn measure(
+        config: &Config,
+        recipe: &Recipe,
+        device: DeviceKind,
+        usual: Usual,
+        steps: Option<usize>,
+        printer: &Printer,
+    ) -> Result<StepTime, Failure> {
+        let began = Instant::now();
+        let profile = Profile { config, recipe, device, printer };
+        let micro_step_seconds = profile.micro_step(usual)?;
+        let step_seconds = micro_step_seconds * recipe.gradient_accumulation as f64;
+        Ok(StepTime {
+            micro_step_seconds,
+            step_seconds,
+            micro_batches: recipe.gradient_accumulation,
+            micro_batch_tokens: usual.rows * (usual.image_tokens + usual.text_tokens),
+            epoch_seconds: steps.map(|steps| steps as f64 * step_seconds),
+            measured_in_seconds: began.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// In a sentence.
+    pub fn sentence(&self) -> String {
+        let StepTime { step_seconds, micro_batches, micro_batch_tokens, measured_in_seconds, .. } = self;
+        let batches = match micro_batches {
+            1 => format!("a micro-batch of {} tokens", grouped(*micro_batch_tokens)),
+            many => format!("{many} micro-batches of {} tokens", grouped(*micro_batch_tokens)),
+        };
+        let epoch = self.epoch_seconds.map_or(String::new(), |seconds| format!(", an epoch {}", elapsed(seconds)));
+        format!(
+            "a step takes about {} here ({batches}){epoch}: estimated from a few layers, measured in {}",
+            short_time(*step_seconds),
+            short_time(*measured_in_seconds)
+        )
+    }
+}
+
+struct Profile<'a> {
+    config: &'a Config,
+    recipe: &'a Recipe,
+    device: DeviceKind,
+    printer: &'a Printer,
+}
+
+impl Profile<'_> {
+    /// Seconds of a micro-step of the whole model.
+    fn micro_step(&self, usual: Usual) -> Result<f64, Failure> {
+        let whole = work(self.config.clone(), usual);
+        let small = self.affordable(usual)?;
+        let (layers, depth) = (self.config.text.layers, self.config.vision.depth);
+        let full = self.config.vision.full_blocks.iter().filter(|block| **block < depth).count();
+        let has_images = small.image_tokens > 0;
+        let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), small));
+        let one = seconds(1, 1, false)?;
+        // What a layer more takes, of those that there are.
+        let each = |other: f64, more: usize| ((other - one) / more as f64).max(0.0);
+        let mut all = one;
+        let more = MORE.min(layers - 1);
+        if more > 0 {
+            all += (layers - 1) as f64 * each(seconds(1 + more, 1, false)?, more);
+        }
+        let more = MORE.min(depth - 1);
+        if has_images && more > 0 {
+            all += (depth - 1) as f64 * each(seconds(1, 1 + more, false)?, more);
+        }
+        if has_images && full > 0 {
+            all += full as f64 * each(seconds(1, 1, true)?, 1);
+        }
+        let small = work(self.config.clone(), small);
+        Ok(all * self.flop(&whole) / self.flop(&small))
+    }
+
+    /// The micro-batch that is measured with: on a CPU as much of the usual one as it computes in a moment.
+    fn affordable(&self, usual: Usual) -> Result<Usual, Failure> {
+        if self.device == DeviceKind::Cuda {
+            return Ok(usual);
+        }
+        let small = self.part(usual, CPU_FLOP);
+        if small == usual {
+            return Ok(usual);
+        }
+        let seconds = self.measure(&work(self.of_layers(1, 1, false), small))?;
+        Ok(self.part(usual, CPU_FLOP * (CPU_SECONDS / seconds).max(1.0)))
+    }
+
+    /// The part of a micro-batch that takes so many operations in a model of one layer.
+    fn part(&self, usual: Usual, flop: f64) -> Usual {
+        let config = self.of_layers(1, 1, false);
+        if self.flop(&work(config.clone(), usual)) <= flop {
+            return usual;
+        }
+        let share = (flop / self.flop(&work(config, Usual { rows: 1, ..usual }))).min(1.0);
+        let part = |tokens: usize| (tokens as f64 * share).round() as usize;
+        // As square as images are: a long and narrow one has other windows.
+        let side = ((part(usual.image_tokens) as f64).sqrt().round() as usize).max(usize::from(usual.image_tokens > 0));
+        let text_tokens = part(usual.text_tokens).clamp(LEAST_TEXT.min(usual.text_tokens), usual.text_tokens);
+        Usual { rows: 1, image_tokens: (side * side).min(usual.image_tokens), text_tokens }
+    }
+
+    /// The shape with other numbers of layers, the first block of whose tower sees whole images or only windows.
+    fn of_layers(&self, layers: usize, depth: usize, sees_all: bool) -> Config {
+        let mut config = self.config.clone();
+        (config.text.layers, config.vision.depth) = (layers, depth);
+        config.vision.full_blocks = if sees_all { vec![0] } else { Vec::new() };
+        config
+    }
+
+    fn flop(&self, work: &Work) -> f64 {
+        let trains_vision = self.recipe.full || self.recipe.finetune_vision;
+        work.flop(trains_vision).needed
+    }
+
+    /// Seconds of a micro-step of a small model, with an update.
+    fn measure(&self, work: &Work) -> Result<f64, Failure> {
+        let choice = match self.device {
+            DeviceKind::Cuda => DeviceChoice::Cuda,
+            DeviceKind::Cpu | DeviceKind::CpuBf16 => DeviceChoice::Cpu,
+        };
+        let mut opened: Opened = bench::open(choice, self.recipe.threads, self.printer)?;
+        let device = opened.device();
+        let mut planner = Planner::like(device.profile());
+        self.build(work, &mut planner, &Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16))?;
+        let lacking = |error: &dyn std::error::Error| {
+            Failure::new("cannot measure the time of a step: there is too little free memory", error, None)
+        };
+        device.prepare(planner.plan().total()).map_err(|error| lacking(&error))?;
+        let checkpoint = Checkpoint::random(&work.config, SEED).map_err(|error| failed(&error))?;
+        let mut model = self.build(work, device, &checkpoint)?;
+        drop(checkpoint);
+        if !self.recipe.full {
+            bench::fill_adapters(device, &model);
+        }
+        let rows = work.make_rows();
+        let mut batch = work.batch(&rows, work.make_pixels()).map_err(|error| failed(&error))?;
+        let mut shortest = f64::INFINITY;
+        for number in 0..WARM_UP + MEASURED {
+            let began = Instant::now();
+            model.begin_step(device);
+            model.learn(device, &batch, 1.0 / batch.targets().max(1) as f32, 0).map_err(|error| failed(&error))?;
+            model.update(device, &self.recipe.optimizer(), 1e-4, 1.0, work.image_tokens > 0);
+            batch = work.batch(&rows, batch.into_pixels()).map_err(|error| failed(&error))?;
+            model.place(device, &batch).map_err(|error| failed(&error))?;
+            model.step_result(device).map_err(|error| failed(&error))?;
+            if number >= WARM_UP {
+                shortest = shortest.min(began.elapsed().as_secs_f64());
+            }
+        }
+        Ok(shortest)
+    }
+
+    fn build(&self, work: &Work, device: &mut dyn Device, checkpoint: &Checkpoint) -> Result<Model, Failure> {
+        let training: Training = self.recipe.training();
+        let (recomputed, storage) = (self.recipe.recomputed(), self.recipe.storage());
+        Model::build(device, &work.config, checkpoint, &training, recomputed, &storage, work.limits())
+            .map_err(|error| failed(&error))
+    }
+}
+
+fn work(config: Config, usual: Usual) -> Work {
+    let Usual { rows, image_tokens, text_tokens } = usual;
+    Work { config, rows, image_tokens, text_tokens: text_tokens.max(2) }
+}
