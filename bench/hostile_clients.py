@@ -25,8 +25,8 @@ KEY, HOSTILE_KEY = "key-of-an-ordinary-client", "key-of-a-hostile-client"
 PATIENCE = 30
 # Ordinary requests of each kind in a second.
 ORDINARY_RATE = 10
-# What the server takes at most, from its sources: bytes of a request, pairs, letters of their names and values, problems of rows, letters of one.
-LARGEST_REQUEST, PAIRS, NAME, VALUE, PROBLEMS, PROBLEM = 64 << 10, 16, 64, 512, 100, 300
+# What the server takes at most, from its sources: bytes of a request, pairs, letters of their names and values, problems of rows in a job's folder and in its record, letters of one.
+LARGEST_REQUEST, PAIRS, NAME, VALUE, PROBLEMS, LISTED_PROBLEMS, PROBLEM = 64 << 10, 16, 64, 512, 100, 5, 300
 # The longest letter in UTF-8.
 WIDE = "\U0001f33b"
 # Room that is left in the quota.

@@ -28,7 +28,7 @@ import threading
 import time
 import urllib.request
 
-from hostile_clients import HOSTILE_KEY, KEY, LARGEST_REQUEST, MIB, NAME, NOTHING, PAIRS, PROBLEM, PROBLEMS, ROOM, VALUE, WIDE
+from hostile_clients import HOSTILE_KEY, KEY, LARGEST_REQUEST, LISTED_PROBLEMS, MIB, NAME, NOTHING, PAIRS, PROBLEM, PROBLEMS, ROOM, VALUE, WIDE
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLIENTS = os.path.join(ROOT, "bench", "hostile_clients.py")
@@ -140,6 +140,8 @@ def fill(binary, folder, jobs, files):
             database.executemany("INSERT INTO events (job, name, created_at, level, message, data) VALUES (?, ?, ?, ?, ?, ?)", events)
         if number % 10 == 0:
             os.makedirs(os.path.join(folder, "jobs", name, "out"))
+            with open(os.path.join(folder, "jobs", name, "findings.json"), "w", encoding="utf-8") as file:
+                json.dump({**job["findings"], "problems": problems(PROBLEMS) if number % 3 == 0 else []}, file, ensure_ascii=False)
         ids.append(name)
     for number in range(files):
         name, bytes_ = f"file-{number:024}", 64 * MIB if number == 0 else 17
@@ -158,6 +160,11 @@ def fill(binary, folder, jobs, files):
     return {"jobs": ids, "events": [f"ftjob-{number:024}" for number in range(0, jobs, 500)], "first": first, "result": template["result_model"], "file": "file-" + "0" * 24, "quota": kept + size + ROOM}
 
 
+def problems(count):
+    place = {"param": "training_file", "place": "training_file.jsonl, line 1", "field": "messages[0].content[0].image_url.url"}
+    return [{**place, "row": row, "problem": letters(row, PROBLEM)} for row in range(count)]
+
+
 def enlarge(job, number):
     """As large as a request can make it, and as what is found in its rows can."""
     job["metadata"] = {letters(pair, NAME): letters(number, VALUE) for pair in range(PAIRS)}
@@ -167,8 +174,8 @@ def enlarge(job, number):
         job["model"], job["base"] = "command:" + "x" * left, ""
     else:
         job["order"]["work"]["recipe"]["system_prompt"] = "s" * left
-    place = {"param": "training_file", "place": "training_file.jsonl, line 1", "field": "messages[0].content[0].image_url.url"}
-    job["findings"]["problems"] = [{**place, "row": row, "problem": letters(row, PROBLEM)} for row in range(PROBLEMS)]
+    # A record has the first problems; all of them are in the job's folder.
+    job["findings"]["problems"] = problems(LISTED_PROBLEMS)
     job["status"] = "failed"
     job["error"] = {"code": "invalid_training_file", "message": letters(number, PROBLEM), "param": "training_file"}
 

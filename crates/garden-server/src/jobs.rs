@@ -200,7 +200,7 @@ pub(crate) fn submission(
     })?;
     check_bounds(&recipe)?;
     let recipe = Box::new(without_places(recipe, &folder));
-    let order = JobOrder { id, work: Work::Training { recipe }, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id, work: Work::Training { recipe }, memory: None, fetch: None };
     let job = JobRecord {
         priority,
         base: base.name,
@@ -431,14 +431,13 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
 
 /// `GET /v1/fine_tuning/jobs/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
-    let mut job = server.job(id).await?;
     let kept = Arc::clone(&server);
-    let all = server.disk.job(job.id());
     let value = server.blocking(move || {
+        let mut job = kept.find_job(&id)?;
         // All problems of its rows: lists have the first.
-        let problems = all.read_findings().map(|found| found.problems).filter(|problems| !problems.is_empty());
-        if let (Some(found), Some(problems)) = (&mut job.findings, problems) {
-            found.problems = problems;
+        if let Some(found) = job.findings.as_mut().filter(|found| !found.problems.is_empty()) {
+            let all = kept.disk.job(&id).read_findings();
+            found.problems = all.map_or_else(|| std::mem::take(&mut found.problems), |all| all.problems);
         }
         Ok(shown(&kept, &job))
     });
@@ -565,7 +564,7 @@ pub(crate) async fn all_checkpoints(
     let page = query.page()?;
     let job = server.job(id).await?;
     let kept = Arc::clone(&server);
-    let found = server.blocking(move || checkpoints(&kept, &job)).await?;
+    let found = server.reading(move || checkpoints(&kept, &job)).await?;
     let start = match &page.after {
         None => 0,
         Some(after) => found.iter().position(|one| one.id == *after).map_or(found.len(), |index| index + 1),
@@ -592,7 +591,7 @@ fn shown_entry(server: &Server, entry: &Entry) -> wire::Job {
 /// What is left of a job whose record cannot be read.
 pub(crate) fn unreadable(broken: &Unreadable) -> JobRecord {
     let work = Work::Command { command: Vec::new(), memory_limit: None, checkpoint_dir: None };
-    let order = JobOrder { id: broken.id.clone(), work, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id: broken.id.clone(), work, memory: None, fetch: None };
     let message =
         format!("the server's record of this job cannot be read ({}); nothing of it was deleted", broken.problem);
     let error = Some(JobError { code: "unreadable_record".into(), message, param: None });

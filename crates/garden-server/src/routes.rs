@@ -61,7 +61,14 @@ impl Route {
 pub(crate) fn router(server: Arc<Server>) -> Router {
     let mut router = Router::new();
     for Route { described, answers } in table() {
-        router = router.route(described.path, answers.fallback(ours::wrong_method));
+        let answers = answers.fallback(ours::wrong_method);
+        // Where Azure's clients look for the same, with their older and their newer kind of address.
+        if let Some(rest) = described.path.strip_prefix("/v1/") {
+            for beginning in ["/openai", "/openai/v1"] {
+                router = router.route(&format!("{beginning}/{rest}"), answers.clone());
+            }
+        }
+        router = router.route(described.path, answers);
     }
     router
         .fallback(ours::nothing)

@@ -90,7 +90,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
             Error::Folder(folder, FolderError::Foreign(_)) => {
                 Some(format!("pass a folder that is empty or new, such as --data-dir {}", folder.join("garden").display()))
             }
-            Error::Folder(folder, FolderError::KnowsLess(_)) => Some(format!(
+            Error::Folder(folder, FolderError::KnowsLess { .. }) => Some(format!(
                 "put back the newest `garden.db` that you have (with `garden.db-wal`, if there is one), or start with --set-unknown-aside, which moves what is not known to `{}`; no job and no file was touched",
                 folder.join("unknown").display()
             )),

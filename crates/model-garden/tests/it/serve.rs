@@ -505,6 +505,8 @@ fn strangers_stay_outside() {
         server.with_headers("POST", "/v1/files", &headers, body.as_bytes()).status
     };
     assert_eq!((send(70 << 10), send(60 << 10), send(60 << 10)), (413, 200, 507));
+    let trace = server.with_headers("POST", "/api/diagnose", &key(one), &vec![b'1'; 60 << 10]);
+    assert_eq!(trace.status, 507, "a trace to judge takes its part of the quota: {}", trace.text());
     // What comes before a file, or in a header, is not held without bounds.
     for start in ["", "--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nX: "] {
         let body = format!("{start}{}", "x".repeat(8 << 20));
