@@ -90,8 +90,10 @@ def ordinary(told):
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         names, began, count = [*kinds, NOTHING], time.monotonic(), 0
         while not stop.is_set() and time.monotonic() < end:
-            for name in names:
-                stop.wait(max(0.0, began + count / (ORDINARY_RATE * len(names)) - time.monotonic()))
+            for name in draw.sample(names, len(names)):
+                # Not on the beat: hostile bursts have one, too, and a kind of request would meet them always or never.
+                due = began + (count + draw.random()) / (ORDINARY_RATE * len(names))
+                stop.wait(max(0.0, due - time.monotonic()))
                 count += 1
                 pool.submit(one, name)
     return {"times": times, "failed": failed}

@@ -22,9 +22,11 @@ pub(crate) const MOST_PAIRS: usize = 16;
 pub(crate) const PAGE: i64 = 20;
 
 pub(crate) fn json_answer(value: &impl Serialize) -> Answer {
-    let text =
-        serde_json::to_string(value).map_err(|error| ApiError::internal("the answer cannot be written", &error))?;
-    text_answer("application/json", text)
+    text_answer("application/json", json_text(value)?)
+}
+
+pub(crate) fn json_text(value: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(value).map_err(|error| ApiError::internal("the answer cannot be written", &error))
 }
 
 pub(crate) fn text_answer(kind: &'static str, text: String) -> Answer {

@@ -67,12 +67,12 @@ enum State {
 }
 
 impl Connection {
-    fn state(&self) -> State {
+    fn state(&self, at: Instant) -> State {
         let known = &self.0;
-        let now = known.now();
+        let now = known.at(at);
         let stalled = known.stalled.load(Ordering::Relaxed);
         if stalled > 0 && now - stalled.min(now) >= STALLED.as_millis() as u64 {
-            return State::Stalled(now - stalled);
+            return State::Stalled(now - stalled.min(now));
         }
         match known.busy.load(Ordering::Relaxed) {
             0 => State::Idle(now - known.moved.load(Ordering::Relaxed).min(now)),
@@ -94,8 +94,12 @@ impl Connection {
 
 impl Known {
     fn now(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    fn at(&self, moment: Instant) -> u64 {
         // 0 means never.
-        self.opened.elapsed().as_millis() as u64 + 1
+        moment.saturating_duration_since(self.opened).as_millis() as u64 + 1
     }
 }
 
@@ -186,7 +190,8 @@ impl Connections {
 
 /// Closes the connection that is missed least: the one that was idle longest, else the one whose answer nobody has taken for longest.
 fn remove(all: &mut HashMap<u64, Connection>, among: impl Fn(&Connection) -> bool) -> Option<()> {
-    let states = all.values().filter(|known| among(known)).map(|known| (known.state(), known.0.number));
+    let now = Instant::now();
+    let states = all.values().filter(|known| among(known)).map(|known| (known.state(now), known.0.number));
     let (mut idle, mut stalled) = (None, None);
     for (state, number) in states {
         match state {

@@ -400,9 +400,8 @@ mod tests {
         let plain = "{\"a\":  1.50}";
         fs::write(&rows, format!("{plain}\n{}\n{}\n", row("/ok"), row("/ok"))).unwrap();
         let allowance = Allowance::at(&folder.join("allowance"));
-        let fetch = |allowed: &[IpAddr]| {
-            fetch_pictures(&rows, &FetchLimits { allowed, allowance: Some(&allowance) }).unwrap()
-        };
+        let fetch =
+            |allowed: &[IpAddr]| fetch_pictures(&rows, &FetchLimits { allowed, allowance: Some(&allowance) }).unwrap();
         let refused = fetch(&[]).problems.remove(0);
         assert_eq!((refused.line, refused.field.as_str()), (2, "messages[0].content[0].image_url.url"));
         assert!(refused.problem.contains("127.0.0.1, which is not a public address"), "{refused:?}");
@@ -410,7 +409,11 @@ mod tests {
         allowance.set(7).unwrap();
         assert!(fetch(&here).problems.remove(0).problem.contains("has 8 bytes, and the server's quota has 7 left"));
         allowance.set(8).unwrap();
-        assert_eq!((fetch(&here).count, allowance.take(1), fetch(&here).count), (1, Err(0), 0), "nothing is left to fetch");
+        assert_eq!(
+            (fetch(&here).count, allowance.take(1), fetch(&here).count),
+            (1, Err(0), 0),
+            "nothing is left to fetch"
+        );
         allowance.set(1000).unwrap();
         let text = fs::read_to_string(&rows).unwrap();
         assert!(text.starts_with(&format!("{plain}\n")), "other rows stay as they are: {text}");

@@ -10,13 +10,13 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use garden_train::{Owner, Recipe, find_field};
+use garden_train::{FIELDS, Owner, Recipe, find_field};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
-use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer};
+use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, json_text, text_answer};
 use crate::body::{EMPTY, Fields, LARGEST_REQUEST, read};
 use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
@@ -57,14 +57,14 @@ pub(crate) async fn create(
 ) -> Answer {
     let text = read(body, LARGEST_REQUEST).await?;
     let request = request_key(&headers, &client, &text)?;
-    let mut fields = Fields::parse::<wire::NewJob>(&text)?;
+    let asked = Asked::read(Fields::parse::<wire::NewJob>(&text)?)?;
     let kept = Arc::clone(&server);
     let submit = move || {
         // Before anything else: what it named then may be gone by now.
         if let Some(known) = made_before(&kept, request.as_ref())? {
             return Ok(known);
         }
-        let (job, folder) = submission(&kept, &mut fields, "ftjob-")?;
+        let (job, folder) = submission(&kept, asked, "ftjob-")?;
         add(&kept, JobRecord { owner: client.turns(), ..job }, folder, request.as_ref())
     };
     let job = server.blocking(submit).await?;
@@ -116,30 +116,56 @@ async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRe
     }
 }
 
+/// What a request asks for, as far as it can be checked without looking at anything.
+pub(crate) struct Asked {
+    model: String,
+    training_file: String,
+    validation_file: Option<String>,
+    suffix: Option<String>,
+    seed: u64,
+    metadata: Option<BTreeMap<String, String>>,
+    hyperparameters: Hyperparameters,
+    priority: i64,
+    settings: Map<String, Value>,
+}
+
+impl Asked {
+    pub fn read(mut fields: Fields) -> Result<Asked, ApiError> {
+        let model = fields.needed_text("model")?;
+        let training_file = fields.needed_text("training_file")?;
+        let validation_file = fields.text("validation_file")?;
+        let suffix = suffix_of(&mut fields)?;
+        let seed = fields.whole("seed", SEEDS.0, SEEDS.1)?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
+        let metadata = metadata_of(&mut fields)?;
+        refuse_integrations(&mut fields)?;
+        let hyperparameters = hyperparameters_of(&mut fields)?;
+        let (priority, settings) = match fields.object("model_garden")? {
+            None => (0, Map::new()),
+            Some(mut ours) => {
+                let priority = ours.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
+                let settings = ours.object("recipe")?.map(|mut recipe| recipe.rest()).unwrap_or_default();
+                ours.end()?;
+                (priority, settings)
+            }
+        };
+        fields.end()?;
+        Ok(Asked { model, training_file, validation_file, suffix, seed, metadata, hyperparameters, priority, settings })
+    }
+}
+
 /// Makes a job of a request, and its folder, which is gone unless it is kept.
-pub(crate) fn submission(
-    server: &Server,
-    fields: &mut Fields,
-    prefix: &str,
-) -> Result<(JobRecord, Abandoned), ApiError> {
-    let model = fields.needed_text("model")?;
-    let training_file = fields.needed_text("training_file")?;
-    let validation_file = fields.text("validation_file")?;
-    let suffix = suffix_of(fields)?;
-    let seed = fields.whole("seed", SEEDS.0, SEEDS.1)?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
-    let metadata = metadata_of(fields)?;
-    refuse_integrations(fields)?;
-    let asked = hyperparameters_of(fields)?;
-    let (priority, settings) = match fields.object("model_garden")? {
-        None => (0, Map::new()),
-        Some(mut ours) => {
-            let priority = ours.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
-            let settings = ours.object("recipe")?.map(|mut recipe| recipe.rest()).unwrap_or_default();
-            ours.end()?;
-            (priority, settings)
-        }
-    };
-    std::mem::replace(fields, Fields::empty()).end()?;
+pub(crate) fn submission(server: &Server, asked: Asked, prefix: &str) -> Result<(JobRecord, Abandoned), ApiError> {
+    let Asked {
+        model,
+        training_file,
+        validation_file,
+        suffix,
+        seed,
+        metadata,
+        hyperparameters: asked,
+        priority,
+        settings,
+    } = asked;
     let found = find(server, &model)?;
     let id = new_id(prefix);
     let folder = server.disk.job(&id);
@@ -279,29 +305,18 @@ fn names_of_api(text: &str) -> String {
     named.collect::<Vec<_>>().join("`")
 }
 
-/// Largest values of settings that bound how long a job runs and how much it writes. More is a mistake, or meant to harm.
-const BOUNDS: [(&str, f64); 10] = [
-    ("epochs", 10_000.0),
-    ("max-steps", 1e9),
-    ("save-total-limit", 1000.0),
-    ("gradient-accumulation", 65_536.0),
-    ("batch-size", 65_536.0),
-    ("eval-answers", 100_000.0),
-    ("max-new-tokens", 131_072.0),
-    ("lora-r", 4096.0),
-    ("loader-threads", 64.0),
-    ("threads", 1024.0),
-];
-
 fn check_bounds(recipe: &Recipe) -> Result<(), ApiError> {
-    let beyond = |(name, most): &(&str, f64)| recipe.setting(name).parse::<f64>().is_ok_and(|value| value > *most);
-    match BOUNDS.iter().find(|bound| beyond(bound)) {
-        None => Ok(()),
-        Some((name, most)) => {
-            let name = name.replace('-', "_");
-            Err(ApiError::field(&format!("model_garden.recipe.{name}"), format!("`{name}` is {most} at most here")))
+    for field in FIELDS {
+        let Some(most) = field.most_of_client else { continue };
+        if recipe.setting(field.name).parse::<f64>().is_ok_and(|value| value > most) {
+            let name = field.name.replace('-', "_");
+            return Err(ApiError::field(
+                &format!("model_garden.recipe.{name}"),
+                format!("`{name}` is {most} at most here"),
+            ));
         }
     }
+    Ok(())
 }
 
 /// Commands are jobs only where the operator wants that: whoever may send one may do anything that the server's user may.
@@ -432,16 +447,16 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
 /// `GET /v1/fine_tuning/jobs/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
     let kept = Arc::clone(&server);
-    let value = server.blocking(move || {
+    let text = server.blocking(move || {
         let mut job = kept.find_job(&id)?;
         // All problems of its rows: lists have the first.
         if let Some(found) = job.findings.as_mut().filter(|found| !found.problems.is_empty()) {
             let all = kept.disk.job(&id).read_findings();
             found.problems = all.map_or_else(|| std::mem::take(&mut found.problems), |all| all.problems);
         }
-        Ok(shown(&kept, &job))
+        json_text(&shown(&kept, &job))
     });
-    json_answer(&value.await?)
+    text_answer("application/json", text.await?)
 }
 
 /// `POST /v1/fine_tuning/jobs/{id}/cancel`.

@@ -121,7 +121,8 @@ pub(crate) async fn live(
     let room = Arc::clone(&server.viewers).try_acquire_owned().map_err(|_| ApiError::busy())?;
     let changes = server.changes.subscribe();
     let (kept, found) = (Arc::clone(&server), VecDeque::new());
-    let viewer = Viewer { server: kept, owner: owner(), id, place, changes, asked: None, found, is_over: false, _place: room };
+    let viewer =
+        Viewer { server: kept, owner: owner(), id, place, changes, asked: None, found, is_over: false, _place: room };
     let stream = futures_util::stream::unfold(viewer, |mut viewer| async {
         let event = viewer.next().await?;
         Some((Ok::<_, Infallible>(event), viewer))

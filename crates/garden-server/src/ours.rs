@@ -26,7 +26,8 @@ use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
 use crate::jobs::{
-    Abandoned, PRIORITIES, add, answer_with, made_before, metadata_of, refuse_unless_commands, request_key, submission,
+    Abandoned, Asked, PRIORITIES, add, answer_with, made_before, metadata_of, refuse_unless_commands, request_key,
+    submission,
 };
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
@@ -227,11 +228,11 @@ pub(crate) async fn plan_for(
     Extension(client): Extension<Client>,
     body: Body,
 ) -> Answer {
-    let mut fields = read_fields::<NewJob>(body).await?;
+    let asked = Asked::read(read_fields::<NewJob>(body).await?)?;
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
-            let (job, abandoned) = submission(&kept, &mut fields, crate::disk::LOOK)?;
+            let (job, abandoned) = submission(&kept, asked, crate::disk::LOOK)?;
             let written = kept.disk.job(job.id()).write_order(&placed_order(&kept, &job)?);
             written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))?;
             Ok((job, abandoned))

@@ -18,9 +18,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use garden_files::Allowance;
-use garden_guard::{
-    Stop, ask_to_end, end_now, is_stopped, pass_stop_on, supervisor_of, unguarded,
-};
+use garden_guard::{Stop, ask_to_end, end_now, is_stopped, pass_stop_on, supervisor_of, unguarded};
 use garden_run::GUARD;
 
 use self::next::{Action, FolderState, Process, Waits, next};

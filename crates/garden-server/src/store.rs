@@ -81,7 +81,8 @@ impl Store {
     /// How many files, uploads and jobs were ever added. These numbers only grow, also if what they count is deleted.
     pub fn numbers(&self) -> Result<Numbers, StoreError> {
         let connection = self.read();
-        let mut statement = connection.prepare_cached("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)")?;
+        let mut statement =
+            connection.prepare_cached("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)")?;
         let mut last = |table: &str| statement.query_row([table], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs);
         Ok(Numbers { files: last("files")?, uploads: last("uploads")?, jobs: last("jobs")? })
     }

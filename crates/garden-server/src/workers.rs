@@ -12,11 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::error::ApiError;
 
-/// Threads of a kind, and how many of them may work for one client.
-const THREADS: usize = 3;
-const OF_ONE: usize = 2;
-/// The niceness of those that do long work, as `nice` has it by default.
-const LOW: i32 = 10;
+/// The niceness of threads that do long work: a third of the usual share beside others, so that lists are answered beside a job that takes all processors, too.
+const LOW: i32 = 5;
 
 tokio::task_local! {
     /// The client whose request this task answers.
@@ -44,6 +41,16 @@ pub(crate) enum Kind {
     Long,
 }
 
+impl Kind {
+    /// Threads, and how many of them may work for one client. Long work is the processor's: one client has one processor of ours at most.
+    fn threads(self) -> (usize, usize) {
+        match self {
+            Kind::Quick => (3, 2),
+            Kind::Long => (2, 1),
+        }
+    }
+}
+
 /// Threads of one kind.
 #[derive(Debug)]
 pub(crate) struct Workers {
@@ -51,7 +58,7 @@ pub(crate) struct Workers {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     lines: Mutex<Lines<Piece>>,
     wake: Condvar,
@@ -59,15 +66,11 @@ struct Shared {
 
 /// What waits, by client: the one whose turn is next in front.
 struct Lines<T> {
+    /// Threads that may work for one client.
+    of_one: usize,
     waiting: VecDeque<(String, VecDeque<T>)>,
     running: Vec<String>,
     is_over: bool,
-}
-
-impl<T> Default for Lines<T> {
-    fn default() -> Self {
-        Lines { waiting: VecDeque::new(), running: Vec::new(), is_over: false }
-    }
 }
 
 impl<T> std::fmt::Debug for Lines<T> {
@@ -77,6 +80,10 @@ impl<T> std::fmt::Debug for Lines<T> {
 }
 
 impl<T> Lines<T> {
+    fn new(of_one: usize) -> Lines<T> {
+        Lines { of_one, waiting: VecDeque::new(), running: Vec::new(), is_over: false }
+    }
+
     fn add(&mut self, owner: &str, piece: T) {
         match self.waiting.iter_mut().find(|(known, _)| known == owner) {
             Some((_, pieces)) => pieces.push_back(piece),
@@ -87,7 +94,7 @@ impl<T> Lines<T> {
     /// The next piece of work: of the client that has waited longest since its last turn and has not all that one may have.
     fn take(&mut self) -> Option<(String, T)> {
         let of = |owner: &str| self.running.iter().filter(|known| *known == owner).count();
-        let index = self.waiting.iter().position(|(owner, _)| of(owner) < OF_ONE)?;
+        let index = self.waiting.iter().position(|(owner, _)| of(owner) < self.of_one)?;
         let (owner, mut pieces) = self.waiting.remove(index)?;
         let piece = pieces.pop_front()?;
         if !pieces.is_empty() {
@@ -107,8 +114,9 @@ impl<T> Lines<T> {
 impl Workers {
     /// Starts threads.
     pub fn start(kind: Kind) -> std::io::Result<Workers> {
-        let shared = Arc::new(Shared::default());
-        for _ in 0..THREADS {
+        let (threads, of_one) = kind.threads();
+        let shared = Arc::new(Shared { lines: Mutex::new(Lines::new(of_one)), wake: Condvar::new() });
+        for _ in 0..threads {
             let shared = Arc::clone(&shared);
             let name = if kind == Kind::Quick { "quick" } else { "long" };
             std::thread::Builder::new().name(name.into()).spawn(move || {
@@ -185,7 +193,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns_and_nobody_has_all_threads() {
-        let mut lines = Lines::default();
+        let mut lines = Lines::new(2);
         ["a1", "a2", "a3", "a4"].iter().for_each(|piece| lines.add("a", *piece));
         lines.add("b", "b1");
         lines.add("b", "b2");

@@ -150,7 +150,8 @@ impl Store {
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         change.prepare_cached("UPDATE clock SET seconds = seconds + ?")?.execute([signed(seconds)])?;
         let now: i64 = change.prepare_cached("SELECT seconds FROM clock")?.query_row([], |row| row.get(0))?;
-        let new = "UPDATE jobs SET kept_from = ? WHERE kept_from IS NULL AND finished_at IS NOT NULL AND NOT is_trimmed";
+        let new =
+            "UPDATE jobs SET kept_from = ? WHERE kept_from IS NULL AND finished_at IS NOT NULL AND NOT is_trimmed";
         change.prepare_cached(new)?.execute([now])?;
         change.commit()?;
         Ok(now.unsigned_abs())

@@ -262,7 +262,10 @@ fn a_long_line_hides_no_other() {
     // With more lines than places the first of each come first.
     (0..150).for_each(|number| add(&format!("many-{number:03}"), Status::Queued, &format!("owner {number}"), None));
     let found = ids(store.first_of_lines(Status::Queued, 20, 100).unwrap());
-    assert_eq!((found.len(), found.contains(&"held-001".to_string()), found.contains(&"many-050".to_string())), (100, false, true));
+    assert_eq!(
+        (found.len(), found.contains(&"held-001".to_string()), found.contains(&"many-050".to_string())),
+        (100, false, true)
+    );
     // All from the index: records are large.
     let plan = "EXPLAIN QUERY PLAN SELECT seq, priority, row_number() OVER (PARTITION BY line ORDER BY priority DESC, seq) FROM jobs WHERE status = 'queued'";
     let connection = store.read();

@@ -5,8 +5,7 @@ use crate::job::{JobOrder, PlannedMemory, StopRequest};
 
 fn job(status: Status, wish: Wish) -> JobRecord {
     let recipe = Box::new(garden_train::Recipe::default());
-    let order =
-        JobOrder { id: "a".into(), work: Work::Training { recipe }, memory: None, fetch: None };
+    let order = JobOrder { id: "a".into(), work: Work::Training { recipe }, memory: None, fetch: None };
     JobRecord { wish, starts: 1, ..JobRecord::new(order, 0, status, "m".into()) }
 }
 

@@ -57,7 +57,10 @@ fn a_job_at_its_quota_waits_at_its_checkpoint() {
     let checkpoint = checkpoint.filter(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
     let largest = checkpoint.map(|entry| bytes_under(&entry.path())).max().unwrap();
     let kept_bytes = kept.as_u64().unwrap();
-    assert!((3_000_000 - 2 * largest..4_000_000 + largest).contains(&kept_bytes), "{kept_bytes}, checkpoints of {largest}");
+    assert!(
+        (3_000_000 - 2 * largest..4_000_000 + largest).contains(&kept_bytes),
+        "{kept_bytes}, checkpoints of {largest}"
+    );
     assert_eq!(server.post("/v1/fine_tuning/jobs", &order(&file, 1)).status, 507, "no more jobs");
     assert_eq!(
         server.form("/v1/files", &[("purpose", None, b"fine-tune"), ("file", Some("a.jsonl"), b"{}\n")]).status,
@@ -132,7 +135,12 @@ base = sqlite3.connect(sys.argv[1])
 base.execute('UPDATE jobs SET finished_at = finished_at - 40 * 86400, created_at = created_at - 40 * 86400')
 base.execute('UPDATE files SET expires_at = 1')
 base.commit()";
-    if !Command::new("python3").args(["-c", code]).arg(data.join("garden.db")).status().is_ok_and(|ended| ended.success()) {
+    if !Command::new("python3")
+        .args(["-c", code])
+        .arg(data.join("garden.db"))
+        .status()
+        .is_ok_and(|ended| ended.success())
+    {
         return garden_testing::missing("python3 with sqlite3");
     }
     let server = Server::start(&data, &["--allow-commands", "--keep", "30d"]);

@@ -191,15 +191,14 @@ fn what_was_being_deleted_is_deleted() {
     fs::rename(data.join("files").join(format!("{file}.jsonl")), data.join("incoming").join(&file)).unwrap();
     fs::rename(data.join("jobs").join(&tuned), data.join("jobs").join(format!("gone-{tuned}"))).unwrap();
     let server = Server::start(&data, &["--allow-commands"]);
-    for path in [
-        format!("/v1/files/{file}"),
-        format!("/v1/files/{table}"),
-        format!("/v1/fine_tuning/jobs/{tuned}"),
-    ] {
+    for path in [format!("/v1/files/{file}"), format!("/v1/files/{table}"), format!("/v1/fine_tuning/jobs/{tuned}")] {
         assert_eq!(server.get(&path).status, 404, "{path} is listed without its contents");
     }
     server.get(&format!("/v1/files/{kept}/content")).expect(200);
-    assert_eq!(fs::read_dir(data.join("jobs")).unwrap().count() + fs::read_dir(data.join("incoming")).unwrap().count(), 0);
+    assert_eq!(
+        fs::read_dir(data.join("jobs")).unwrap().count() + fs::read_dir(data.join("incoming")).unwrap().count(),
+        0
+    );
 }
 
 /// What a kill leaves between a rename and a transaction is named and left, and hinders nothing: also on a server that knows nothing yet.

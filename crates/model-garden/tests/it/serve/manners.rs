@@ -84,7 +84,10 @@ fn answers_carry_what_clients_and_proxies_look_for() {
     for path in ["/openai/files?api-version=2024-10-21", "/openai/v1/files"] {
         assert_eq!(server.get(path).expect(200)["data"][0]["id"], json!(file), "{path}");
     }
-    assert_eq!(server.get(&format!("/openai/fine_tuning/jobs/{id}?api-version=2024-10-21")).expect(200)["id"], json!(id));
+    assert_eq!(
+        server.get(&format!("/openai/fine_tuning/jobs/{id}?api-version=2024-10-21")).expect(200)["id"],
+        json!(id)
+    );
     assert_eq!(server.get("/openai/deployments/x/chat/completions").status, 404);
     // Ranges and tags.
     let path = format!("/api/models/{model}/files/adapter_model.safetensors");
