@@ -32,8 +32,6 @@ use crate::wire::{self, ErrorExtension, Nothing};
 /// Jobs and events of a list that are read at first; small ones more at once after that.
 const ROWS: usize = 2;
 const EVENT_ROWS: usize = 10;
-/// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Letters of what a client may attach.
 pub(crate) const LONGEST: (usize, usize) = (64, 512);
 /// Letters of a key that makes the same request, sent twice, one job.
@@ -102,7 +100,8 @@ fn refuse(server: &Server, job: &JobRecord) -> Result<ApiError, ApiError> {
 }
 
 async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRecord, ApiError> {
-    let deadline = Instant::now() + FIRST_LOOK;
+    // Most are looked at within that, and a client that is told at once what is wrong need not ask again.
+    let deadline = Instant::now() + server.settings.patience / 2;
     let mut changes = server.changes.subscribe();
     let id = job.id().to_string();
     loop {

@@ -118,6 +118,8 @@ pub struct Settings {
     pub pass_env: Vec<String>,
     /// Requests of an address in a second.
     pub rate: u32,
+    /// How long work may take before others come first; 20 s unless a test has no time.
+    pub patience: Duration,
     /// Whether what its folder holds and its database does not know is moved aside at the start.
     pub sets_unknown_aside: bool,
     /// Our own program.
@@ -401,7 +403,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         beat: AtomicU64::new(0),
         changes: watch::Sender::new(0),
         wakes,
-        turns: turns::Turns::default(),
+        turns: turns::Turns::new(settings.patience),
         joining: Arc::new(Semaphore::new(1)),
         quick: Workers::start(Kind::Quick).map_err(Error::Threads)?,
         long: Workers::start(Kind::Long).map_err(Error::Threads)?,

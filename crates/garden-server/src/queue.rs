@@ -41,8 +41,6 @@ const ROUND: Duration = Duration::from_millis(500);
 pub(crate) const HANGS: Duration = Duration::from_secs(60);
 /// How long a process of a server that was killed may take until it holds its lock.
 const BIRTH: Duration = Duration::from_secs(3);
-/// Seconds until a job that did not find room is tried again.
-const NO_ROOM: i64 = 30;
 /// Bytes of the disk that jobs leave free, so that checkpoints, logs and the database have room for what is under way.
 const LEAST_FREE: u64 = 16 << 20;
 
@@ -196,6 +194,12 @@ impl Queue {
             self.server.say(&format!("{who}: {problem}"));
             self.troubles.insert(key.to_string(), problem);
         }
+    }
+
+    /// When a job that did not find room is tried again: after 30 s.
+    fn tried_again_at(&self) -> i64 {
+        let wait = self.server.settings.patience * 3 / 2;
+        self.server.now() + i64::try_from(wait.as_secs()).unwrap_or(i64::MAX).max(1)
     }
 
     fn folder(&self, job: &JobRecord) -> JobFolder {

@@ -7,7 +7,7 @@ use garden_train::Recipe;
 use serde_json::Value;
 
 use super::next::{Why, starts_without_progress};
-use super::{NO_ROOM, Queue, lack_words};
+use super::{Queue, lack_words};
 use crate::catalogue::{result_name, trains};
 use crate::error::ApiError;
 use crate::follow::{newest_step, write_results};
@@ -58,7 +58,7 @@ impl Queue {
 
     /// It waits for something that the server lacks. Nothing was tried, so it was no start.
     pub(super) fn hold(&mut self, job: &JobRecord, hold: Hold, words: &str) -> Result<(), ApiError> {
-        let at = self.server.now() + NO_ROOM;
+        let at = self.tried_again_at();
         let newest = newest_step(&self.folder(job).output());
         let message = format!("{} {}", lack_words(hold), going_on(newest, words));
         let name = format!("hold:{hold:?}:{}", newest.unwrap_or(0));

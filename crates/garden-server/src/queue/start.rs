@@ -8,7 +8,7 @@ use garden_guard::start_in_background;
 
 use super::next::{Action, FolderState, Process, Waits, next};
 use super::place::{Free, GpuMemory, Need, Waiting, place};
-use super::{LEAST_FREE, NO_ROOM, Queue, lack_words};
+use super::{LEAST_FREE, Queue, lack_words};
 use crate::error::ApiError;
 use crate::follow::newest_step;
 use crate::job::{Hold, JobError, JobRecord, Status, Wish, Work};
@@ -42,7 +42,7 @@ impl Queue {
             })
             .collect();
         let owners: Vec<&str> = waiting.iter().map(|job| job.owner.as_str()).collect();
-        for index in turns::grant(&running, &owners) {
+        for index in turns::grant(&running, &owners, self.server.settings.patience) {
             let job = waiting[index];
             let started = self.start_look(job);
             self.note(job, started);
@@ -184,7 +184,7 @@ impl Queue {
         let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Work));
         if let Err(error) = started {
             // Nothing has begun: it waits, and that was no start.
-            let (at, words) = (now + NO_ROOM, format!("{} {}.", lack_words(Hold::Disk), error.message));
+            let (at, words) = (self.tried_again_at(), format!("{} {}.", lack_words(Hold::Disk), error.message));
             self.settle(&begun, |job| {
                 (job.status, job.hold, job.not_before) = (Status::Queued, Some(Hold::Disk), at);
                 job.starts = job.starts.saturating_sub(1);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::migrations::VERSION;
 use super::*;
-use crate::job::{JobRecord, Status, Wish};
+use crate::job::{Hold, JobRecord, Status, Wish};
 
 /// A store in a folder of its own, which goes with it.
 struct Fresh {

@@ -71,6 +71,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         pass_env: arguments.pass_env.clone(),
         sets_unknown_aside: arguments.set_unknown_aside,
         rate: arguments.rate_limit,
+        patience: arguments.patience,
         program,
         say: Box::new(move |words| teller.say(&format!("model-garden: {words}"))),
     };

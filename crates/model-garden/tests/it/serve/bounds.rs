@@ -251,7 +251,7 @@ fn a_full_disk_is_waited_for() {
     let Some(disk) = SmallDisk::new("serve-full", 96) else {
         return garden_testing::skip("a disk of its own cannot be mounted here");
     };
-    let server = Server::start(&disk.0.join("data"), &[]);
+    let server = Server::start(&disk.0.join("data"), &["--patience", "2s"]);
     let (file, other) = (server.upload(&rows(20)), server.upload(&rows(1)));
     let whole = server.submit(&order(&file, 30));
     server.end_of(&whole);
@@ -366,7 +366,7 @@ fn what_hangs_is_cancelled_all_the_same() {
 /// Two looks that stand still.
 #[test]
 fn slow_validations_do_not_keep_others_waiting() {
-    let server = Server::start(&scratch("serve-slow-looks"), &[]);
+    let server = Server::start(&scratch("serve-slow-looks"), &["--patience", "4s"]);
     let (file, large) = (server.upload(&rows(4)), server.upload(&rows(4000)));
     let mut slow = Vec::new();
     for _ in 0..2 {
