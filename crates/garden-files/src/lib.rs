@@ -6,4 +6,4 @@ mod write;
 
 pub use allowance::Allowance;
 pub use read::{LARGEST_SETTINGS, fits, folder_bytes, open, read, read_settings};
-pub use write::{draft_of, free_bytes, replace};
+pub use write::{draft_of, free_bytes, open_log, replace};

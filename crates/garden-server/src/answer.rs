@@ -82,7 +82,7 @@ fn operation_of(parts: &Parts) -> Option<&'static Operation> {
         // Those who ask for a head are answered like those who ask for everything.
         _ => "get",
     };
-    openapi::operation(path.as_str(), method)
+    openapi::operation(&crate::routes::described_path(path.as_str()), method)
 }
 
 /// Anything else is refused by name instead of being ignored, and so is the same twice.

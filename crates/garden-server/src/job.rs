@@ -165,6 +165,9 @@ pub struct RowProblem {
     pub field: String,
     /// What is wrong.
     pub problem: String,
+    /// What would help, if that is known.
+    #[serde(default)]
+    pub hint: Option<String>,
 }
 
 /// The memory that a job will need.

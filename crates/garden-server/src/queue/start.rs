@@ -1,7 +1,6 @@
 //! What starts a job: looks at files whose turn it is, and jobs that have room.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::time::Instant;
 
 use garden_guard::start_in_background;
@@ -204,7 +203,7 @@ impl Queue {
     pub(super) fn start(&mut self, job: &JobRecord, task: Task) -> Result<(), ApiError> {
         let folder = self.folder(job);
         let failed = |error: std::io::Error| ApiError::internal("a process for a job cannot be started", &error);
-        let log = File::options().create(true).append(true).open(folder.log()).map_err(failed)?;
+        let log = garden_files::open_log(&folder.log()).map_err(failed)?;
         let mut words: Vec<OsString> = vec!["serve-job".into(), folder.0.into_os_string()];
         if task == Task::Look {
             words.push("--look".into());

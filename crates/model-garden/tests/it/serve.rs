@@ -240,6 +240,7 @@ fn what_cannot_work_is_said_before_it_starts() {
         "{message}"
     );
     let problems = job["model_garden"]["problems"].as_array().unwrap();
+    assert_eq!(problems[0]["hint"], json!("a row must end with an assistant message"), "{problems:?}");
     assert!(problems[1]["problem"].as_str().unwrap().contains("/etc/passwd"), "no file of the server's: {problems:?}");
     let data = server.data.display().to_string();
     assert!(!job.to_string().contains(&data), "where our folder is is nobody's business: {job:#}");

@@ -141,6 +141,7 @@ fn fetch(
             place: format!("{param}.jsonl, line {}", problem.line),
             field: problem.field,
             problem: hidden.text(&problem.problem),
+            hint: None,
         }));
     }
     let Some(first) = problems.first() else { return Ok(Fetched::All) };
@@ -221,6 +222,7 @@ fn bad_rows(hidden: &Hidden, param: &str, count: usize, rows: usize, problems: &
             place: hidden.text(&problem.place),
             field: problem.field.clone(),
             problem: shortened(hidden.text(&problem.problem)),
+            hint: problem.hint.as_deref().map(|hint| shortened(hidden.text(hint))),
         })
         .collect();
     let first = told.first().map_or_else(String::new, first_words);
