@@ -274,7 +274,7 @@ fn a_full_disk_is_waited_for() {
     server.get("/health").expect(200);
 }
 
-/// A thousand downloads that nobody reads, and two thousand connections that say nothing, beside a client that wants something.
+/// More downloads that nobody reads than there may be connections, and others that say nothing, beside a client that wants something. `make serve-hostile` has thousands of them.
 #[test]
 fn silent_clients_lock_nobody_out() {
     let server = Server::start(&scratch("serve-silent"), &[]);
@@ -295,13 +295,13 @@ def connect():
         except OSError:
             time.sleep(0.05)
 kept = []
-for number in range(1024):
+for number in range(800):
     kept.append(connect())
     try:
         kept[-1].sendall(b"GET /v1/files/%s/content HTTP/1.1\r\nHost: localhost\r\n\r\n" % sys.argv[2].encode())
     except OSError:
         pass
-for number in range(2000):
+for number in range(400):
     kept.append(connect())
 print(len(kept), flush=True)
 time.sleep(600)
@@ -310,7 +310,7 @@ time.sleep(600)
     let mut crowd = Killed(command.unwrap());
     let mut line = String::new();
     BufReader::new(crowd.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "3024");
+    assert_eq!(line.trim(), "1200");
     for _ in 0..20 {
         let began = Instant::now();
         server.get("/v1/models").expect(200);

@@ -262,7 +262,7 @@ fn the_folder_of_an_earlier_version_is_opened() {
     let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
     let jobs = expected["jobs"].as_object().unwrap();
     let before = held(&data.join("files")).1;
-    let server = Server::start(&data, &[]);
+    let server = Server::start(&data, &["--slots", "3"]);
     assert!(data.join("garden-server.json").exists());
     assert_eq!(held(&data.join("files")).1, before);
     for (job, status) in jobs {
