@@ -166,7 +166,6 @@ pub struct RowProblem {
     /// What is wrong.
     pub problem: String,
     /// What would help, if that is known.
-    #[serde(default)]
     pub hint: Option<String>,
 }
 
