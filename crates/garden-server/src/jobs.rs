@@ -1,6 +1,5 @@
 //! `/v1/fine_tuning/jobs`: from a request to a job, and what clients want of it then.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,19 +9,20 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use garden_train::{FIELDS, Owner, Recipe, find_field};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
-use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, json_text, text_answer};
+use crate::answer::{Answer, Query, UrlPath, json_answer, json_text, text_answer};
+use crate::asked::Asked;
 use crate::body::{EMPTY, Fields, LARGEST_REQUEST, read};
 use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
 use crate::gate::Client;
-use crate::id::{new_id, new_seed};
-use crate::job::{Hyperparameters, JobError, JobOrder, JobRecord, Status, Wish, Work};
+use crate::id::new_id;
+use crate::job::{JobError, JobOrder, JobRecord, Status, Wish, Work};
 use crate::places::{TRAINING, VALIDATION, link_rows, without_places};
 use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, Unreadable};
 use crate::stream::{End, Shown, send_list};
@@ -31,17 +31,8 @@ use crate::wire::{self, ErrorExtension, Nothing};
 /// Jobs and events of a list that are read at first; small ones more at once after that.
 const ROWS: usize = 2;
 const EVENT_ROWS: usize = 10;
-/// Letters of what a client may attach.
-pub(crate) const LONGEST: (usize, usize) = (64, 512);
 /// Letters of a key that makes the same request, sent twice, one job.
 pub(crate) const LONGEST_KEY: usize = 255;
-/// Priorities.
-pub(crate) const PRIORITIES: (i64, i64) = (-100, 100);
-/// Seeds, epochs, rows of a step, and the most that the learning rate may be multiplied with.
-pub(crate) const SEEDS: (i64, i64) = (0, u32::MAX as i64);
-pub(crate) const EPOCHS: (i64, i64) = (1, 1000);
-pub(crate) const BATCH_SIZES: (i64, i64) = (1, 4096);
-pub(crate) const MULTIPLIER: f64 = 1000.0;
 /// What is wrong with a job that needs more memory than there is.
 pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
 
@@ -111,43 +102,6 @@ async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRe
         if is_known || timeout_at(deadline, changes.changed()).await.is_err() {
             return Ok(found);
         }
-    }
-}
-
-/// What a request asks for, as far as it can be checked without looking at anything.
-pub(crate) struct Asked {
-    model: String,
-    training_file: String,
-    validation_file: Option<String>,
-    suffix: Option<String>,
-    seed: u64,
-    metadata: Option<BTreeMap<String, String>>,
-    hyperparameters: Hyperparameters,
-    priority: i64,
-    settings: Map<String, Value>,
-}
-
-impl Asked {
-    pub fn read(mut fields: Fields) -> Result<Asked, ApiError> {
-        let model = fields.needed_text("model")?;
-        let training_file = fields.needed_text("training_file")?;
-        let validation_file = fields.text("validation_file")?;
-        let suffix = suffix_of(&mut fields)?;
-        let seed = fields.whole("seed", SEEDS.0, SEEDS.1)?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
-        let metadata = metadata_of(&mut fields)?;
-        refuse_integrations(&mut fields)?;
-        let hyperparameters = hyperparameters_of(&mut fields)?;
-        let (priority, settings) = match fields.object("model_garden")? {
-            None => (0, Map::new()),
-            Some(mut ours) => {
-                let priority = ours.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
-                let settings = ours.object("recipe")?.map(|mut recipe| recipe.rest()).unwrap_or_default();
-                ours.end()?;
-                (priority, settings)
-            }
-        };
-        fields.end()?;
-        Ok(Asked { model, training_file, validation_file, suffix, seed, metadata, hyperparameters, priority, settings })
     }
 }
 
@@ -340,96 +294,6 @@ impl Drop for Abandoned {
             drop(fs::remove_dir_all(folder));
         }
     }
-}
-
-fn suffix_of(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(suffix) = fields.text("suffix")?.filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
-    let is_plain = |letter: char| letter.is_alphanumeric() || "-_. ".contains(letter);
-    match suffix.chars().count() <= LONGEST.0 && suffix.chars().all(is_plain) {
-        true => Ok(Some(suffix.trim().replace(' ', "-"))),
-        false => Err(fields.wrong("suffix", "has to have 1 to 64 letters, digits, `-`, `_`, `.` or spaces")),
-    }
-}
-
-pub(crate) fn metadata_of(fields: &mut Fields) -> Result<Option<BTreeMap<String, String>>, ApiError> {
-    let Some(mut object) = fields.object("metadata")? else { return Ok(None) };
-    let (longest_key, longest_value) = LONGEST;
-    let mut metadata = BTreeMap::new();
-    for (key, value) in object.rest() {
-        let Value::String(value) = value else { return Err(fields.wrong("metadata", "has to have texts as values")) };
-        if key.chars().count() > longest_key || value.chars().count() > longest_value {
-            let problem = format!("may have keys of {longest_key} and values of {longest_value} letters");
-            return Err(fields.wrong("metadata", &problem));
-        }
-        metadata.insert(key, value);
-    }
-    match metadata.len() > MOST_PAIRS {
-        true => Err(fields.wrong("metadata", &format!("may have {MOST_PAIRS} pairs at most"))),
-        false => Ok(Some(metadata)),
-    }
-}
-
-fn refuse_integrations(fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.value("integrations") {
-        None => Ok(()),
-        Some(Value::Array(items)) if items.is_empty() => Ok(()),
-        Some(_) => Err(fields
-            .wrong(
-                "integrations",
-                "are not supported: metrics are in the job's events, its result file and, for TensorBoard, its folder",
-            )
-            .with_code("unsupported")),
-    }
-}
-
-/// The hyper-parameters of `method`, or the older ones at the top.
-fn hyperparameters_of(fields: &mut Fields) -> Result<Hyperparameters, ApiError> {
-    let older = fields.object("hyperparameters")?.map(hyperparameters).transpose()?;
-    let Some(mut method) = fields.object("method")? else { return Ok(older.unwrap_or_default()) };
-    let kind = method.needed_text("type")?;
-    match kind.as_str() {
-        "supervised" => {}
-        "dpo" | "reinforcement" => {
-            let problem = format!("`{kind}` is not supported here: only `supervised` is");
-            return Err(ApiError::field("method.type", problem).with_code("unsupported_method"));
-        }
-        _ => return Err(method.wrong("type", "has to be `supervised`")),
-    }
-    let newer = match method.object("supervised")? {
-        None => None,
-        Some(mut supervised) => {
-            let newer = supervised.object("hyperparameters")?.map(hyperparameters).transpose()?;
-            supervised.end()?;
-            newer
-        }
-    };
-    method.end()?;
-    match (older, newer) {
-        (Some(_), Some(_)) => {
-            let problem = "`hyperparameters` and `method.supervised.hyperparameters` are the same: send one of them";
-            Err(ApiError::field("hyperparameters", problem))
-        }
-        (older, newer) => Ok(newer.or(older).unwrap_or_default()),
-    }
-}
-
-fn hyperparameters(mut fields: Fields) -> Result<Hyperparameters, ApiError> {
-    // What is left to us is as if it were not there.
-    for name in ["n_epochs", "batch_size", "learning_rate_multiplier"] {
-        fields.forget(name, &Value::String("auto".into()));
-    }
-    let n_epochs = fields.whole("n_epochs", EPOCHS.0, EPOCHS.1)?;
-    let batch_size = fields.whole("batch_size", BATCH_SIZES.0, BATCH_SIZES.1)?;
-    let learning_rate_multiplier = fields.real("learning_rate_multiplier")?;
-    if learning_rate_multiplier.is_some_and(|times| !(times > 0.0 && times <= MULTIPLIER)) {
-        return Err(fields.wrong("learning_rate_multiplier", "has to be above 0 and at most 1000"));
-    }
-    fields.end()?;
-    Ok(Hyperparameters {
-        n_epochs: n_epochs.and_then(|number| u32::try_from(number).ok()),
-        batch_size: batch_size.and_then(|number| u32::try_from(number).ok()),
-        learning_rate_multiplier,
-    })
 }
 
 /// `GET /v1/fine_tuning/jobs`.

@@ -5,6 +5,7 @@
 //! a client is one, too. So a broken picture or a trace of a gigabyte cannot take the server with it, and its memory after a job is what it was before.
 
 mod answer;
+mod asked;
 pub mod backup;
 mod body;
 mod catalogue;
@@ -30,6 +31,7 @@ mod queue;
 mod retention;
 mod routes;
 mod send;
+mod stock;
 pub mod store;
 mod stream;
 mod tools;
@@ -62,6 +64,7 @@ pub use disk::FolderError;
 use error::ApiError;
 use gate::{Keys, Peer, Rates};
 use job::JobRecord;
+use stock::{Stock, finish_deletions, take_stock};
 use store::{Store, StoreError};
 use workers::{Kind, Workers};
 
@@ -445,72 +448,6 @@ fn raise_descriptors() {
     let wanted = Rlimit { current: limits.maximum, maximum: limits.maximum };
     // With fewer of them connections wait for each other.
     let _ = setrlimit(Resource::Nofile, wanted);
-}
-
-/// Why stock cannot be taken.
-enum Stock {
-    Folder(FolderError),
-    Store(StoreError),
-}
-
-/// Compares what the folder holds with what the database knows: what an operator should know of it, if anything. A database that knows less than it once did is refused, since a server
-/// that went on with it would look as if nothing were missing.
-fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result<Option<String>, Stock> {
-    let unknown = disk.unknown(|kind, id| match kind {
-        // What cannot be asked about may be known.
-        disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
-        disk::Kind::Part => store.has_part(id).unwrap_or(true),
-        disk::Kind::Job => match store.job(id) {
-            Ok(Some(job)) => {
-                if job.status.is_final() {
-                    disk.forget_rows(id);
-                }
-                true
-            }
-            Ok(None) => false,
-            // Also one whose record cannot be read.
-            Err(_) => store.has_job(id).unwrap_or(true),
-        },
-    });
-    let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
-    let names: Vec<String> = unknown.iter().map(|thing| thing.place.clone()).collect();
-    let some = some_of(&names, names.len());
-    let later = disk.numbers().beyond(store.numbers().map_err(Stock::Store)?);
-    if later > 0 && !sets_aside {
-        return Err(Stock::Folder(FolderError::KnowsLess { unknown: names, later }));
-    }
-    if unknown.is_empty() {
-        return Ok(None);
-    }
-    if sets_aside {
-        let aside = disk.set_aside(&unknown).map_err(|error| Stock::Folder(error.into()))?;
-        return Ok(Some(format!("moved aside, to `{}`: {some}", aside.display())));
-    }
-    // A kill leaves one thing at most.
-    let is_lost = names.len() > 1 && store.is_empty().map_err(Stock::Store)?;
-    if is_lost || unknown.iter().any(|thing| disk.has_worked(thing)) {
-        return Err(Stock::Folder(FolderError::KnowsLess { unknown: names, later }));
-    }
-    Ok(Some(format!(
-        "the database does not know {some}; a kill may have left this, and nothing was deleted (--set-unknown-aside moves it to `unknown`)"
-    )))
-}
-
-/// What a killed server was about to delete, and had put out of sight, is forgotten: it would otherwise be listed without its contents.
-fn finish_deletions(disk: &Disk, store: &Store) -> Result<(), Stock> {
-    let (files, jobs) = disk.half_deleted().map_err(|error| Stock::Folder(error.into()))?;
-    for id in files {
-        store.delete_file(&id, now()).map_err(Stock::Store)?;
-    }
-    for id in jobs {
-        let job = store.job(&id).ok().flatten();
-        if let Some(file) = job.and_then(|job| job.result_file).and_then(|id| store.file(&id).ok().flatten()) {
-            store.delete_file(&file.id, now()).map_err(Stock::Store)?;
-            disk.remove(Some(&disk.file(&file)));
-        }
-        store.delete_job(&id, now()).map_err(Stock::Store)?;
-    }
-    Ok(())
 }
 
 /// Seconds since 1970.

@@ -18,6 +18,7 @@ use futures_util::StreamExt as _;
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
+use crate::asked::{Asked, PRIORITIES, metadata_of};
 use crate::body::{Fields, LARGEST_REQUEST, Pace, read, read_fields};
 use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
@@ -25,10 +26,7 @@ use crate::files::Reserved;
 use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
-use crate::jobs::{
-    Abandoned, Asked, PRIORITIES, add, answer_with, made_before, metadata_of, refuse_unless_commands, request_key,
-    submission,
-};
+use crate::jobs::{Abandoned, add, answer_with, made_before, refuse_unless_commands, request_key, submission};
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
 use crate::tools::{Input, Said};
