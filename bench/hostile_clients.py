@@ -25,8 +25,8 @@ KEY, HOSTILE_KEY = "key-of-an-ordinary-client", "key-of-a-hostile-client"
 PATIENCE = 30
 # Ordinary requests of each kind in a second.
 ORDINARY_RATE = 10
-# What the server takes at most, from its sources: bytes of a request, pairs, letters of their names and values, problems of rows, letters of one.
-LARGEST_REQUEST, PAIRS, NAME, VALUE, PROBLEMS, PROBLEM = 64 << 10, 16, 64, 512, 100, 300
+# What the server takes at most, from its sources: bytes of a request, pairs, letters of their names and values, problems of rows in a job's folder and in its record, letters of one.
+LARGEST_REQUEST, PAIRS, NAME, VALUE, PROBLEMS, LISTED_PROBLEMS, PROBLEM = 64 << 10, 16, 64, 512, 100, 5, 300
 # The longest letter in UTF-8.
 WIDE = "\U0001f33b"
 # Room that is left in the quota.
@@ -90,8 +90,10 @@ def ordinary(told):
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         names, began, count = [*kinds, NOTHING], time.monotonic(), 0
         while not stop.is_set() and time.monotonic() < end:
-            for name in names:
-                stop.wait(max(0.0, began + count / (ORDINARY_RATE * len(names)) - time.monotonic()))
+            for name in draw.sample(names, len(names)):
+                # Not on the beat: hostile bursts have one, too, and a kind of request would meet them always or never.
+                due = began + (count + draw.random()) / (ORDINARY_RATE * len(names))
+                stop.wait(max(0.0, due - time.monotonic()))
                 count += 1
                 pool.submit(one, name)
     return {"times": times, "failed": failed}

@@ -15,7 +15,6 @@ beside the real one: how much slower that one becomes is the machine's part, and
 end in count and time.
 """
 import argparse
-import base64
 import collections
 import json
 import os
@@ -26,11 +25,10 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
-from hostile_clients import HOSTILE_KEY, KEY, LARGEST_REQUEST, MIB, NAME, NOTHING, PAIRS, PROBLEM, PROBLEMS, ROOM, VALUE, WIDE
+from hostile_clients import HOSTILE_KEY, KEY, LARGEST_REQUEST, LISTED_PROBLEMS, MIB, NAME, NOTHING, PAIRS, PROBLEM, PROBLEMS, ROOM, VALUE, WIDE
+from serving import ROOT, Server, rows
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLIENTS = os.path.join(ROOT, "bench", "hostile_clients.py")
 # MiB, and times the wait without hostile clients.
 MEMORY_BAR, RATIO_BAR = 100.0, 3.0
@@ -45,61 +43,10 @@ def letters(number, count):
 # The data folder.
 
 
-class Server:
-    def __init__(self, binary, folder, *more):
-        words = [binary, "serve", "--port", "0", "--device", "cpu", "--data-dir", folder, "--models", os.path.join(ROOT, "testdata", "tiny-model"), "--allow-commands", *more]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, universal_newlines=True, env={**os.environ, "MODEL_GARDEN_API_KEYS": f"{KEY},{HOSTILE_KEY}"})
-        self.said = collections.deque(maxlen=20)
-        # The queue may have something to say before.
-        first = next((line for line in self.process.stderr if "http://" in line), None)
-        if first is None:
-            raise SystemExit(f"error: the server does not start: exit code {self.process.wait()}")
-        self.port = int(first.split("http://")[1].split("/")[0].rsplit(":", 1)[1])
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
-
-    def ask(self, path, body=None, kind="application/json"):
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": kind}
-        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers), timeout=60) as answer:
-            return json.load(answer)
-
-    def upload(self, text):
-        line = '--edge\r\nContent-Disposition: form-data; name="{}"{}\r\n\r\n{}\r\n'
-        body = line.format("purpose", "", "fine-tune") + line.format("file", '; filename="a.jsonl"', text) + "--edge--\r\n"
-        return self.ask("/v1/files", body.encode(), "multipart/form-data; boundary=edge")["id"]
-
-    def memory(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
-            found = dict(line.split(":", 1) for line in file)
-        return {name: int(found[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM")}
-
-    def seconds(self):
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
-            fields = file.read().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
-
-
-def rows(count):
-    pictures = os.path.join(ROOT, "testdata", "data", "recorded", "pictures")
-    names = [os.path.join(pictures, name) for name in os.listdir(pictures) if name.endswith(".png")]
-    with open(min(names, key=os.path.getsize), "rb") as file:
-        url = "data:image/png;base64," + base64.b64encode(file.read()).decode()
-    for number in range(count):
-        question = [{"type": "text", "text": f"Row {number}?"}, {"type": "image_url", "image_url": {"url": url}}]
-        yield json.dumps({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": f"answer {number % 5}"}]}) + "\n"
-
-
 def fill(binary, folder, jobs, files):
     """Makes a data folder with so many jobs and files; what is in it."""
-    server = Server(binary, folder)
-    file = server.upload("".join(rows(8)))
-    method = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 1, "batch_size": 2}}}
-    order = {"model": "tiny-model", "training_file": file, "seed": 1, "method": method, "model_garden": {"recipe": {"threads": 1, "max_pixels": 3136}}}
-    first = server.ask("/v1/fine_tuning/jobs", order)["id"]
+    server = Server(binary, folder, "--allow-commands", keys=[KEY, HOSTILE_KEY])
+    first = server.submit(server.upload("".join(rows(8))), 1)
     deadline = time.monotonic() + 120
     while server.ask(f"/v1/fine_tuning/jobs/{first}")["status"] != "succeeded":
         if time.monotonic() > deadline:
@@ -140,6 +87,8 @@ def fill(binary, folder, jobs, files):
             database.executemany("INSERT INTO events (job, name, created_at, level, message, data) VALUES (?, ?, ?, ?, ?, ?)", events)
         if number % 10 == 0:
             os.makedirs(os.path.join(folder, "jobs", name, "out"))
+            with open(os.path.join(folder, "jobs", name, "findings.json"), "w", encoding="utf-8") as file:
+                json.dump({**job["findings"], "problems": problems(PROBLEMS) if number % 3 == 0 else []}, file, ensure_ascii=False)
         ids.append(name)
     for number in range(files):
         name, bytes_ = f"file-{number:024}", 64 * MIB if number == 0 else 17
@@ -158,6 +107,11 @@ def fill(binary, folder, jobs, files):
     return {"jobs": ids, "events": [f"ftjob-{number:024}" for number in range(0, jobs, 500)], "first": first, "result": template["result_model"], "file": "file-" + "0" * 24, "quota": kept + size + ROOM}
 
 
+def problems(count):
+    place = {"param": "training_file", "place": "training_file.jsonl, line 1", "field": "messages[0].content[0].image_url.url"}
+    return [{**place, "row": row, "problem": letters(row, PROBLEM)} for row in range(count)]
+
+
 def enlarge(job, number):
     """As large as a request can make it, and as what is found in its rows can."""
     job["metadata"] = {letters(pair, NAME): letters(number, VALUE) for pair in range(PAIRS)}
@@ -167,8 +121,8 @@ def enlarge(job, number):
         job["model"], job["base"] = "command:" + "x" * left, ""
     else:
         job["order"]["work"]["recipe"]["system_prompt"] = "s" * left
-    place = {"param": "training_file", "place": "training_file.jsonl, line 1", "field": "messages[0].content[0].image_url.url"}
-    job["findings"]["problems"] = [{**place, "row": row, "problem": letters(row, PROBLEM)} for row in range(PROBLEMS)]
+    # A record has the first problems; all of them are in the job's folder.
+    job["findings"]["problems"] = problems(LISTED_PROBLEMS)
     job["status"] = "failed"
     job["error"] = {"code": "invalid_training_file", "message": letters(number, PROBLEM), "param": "training_file"}
 
@@ -321,7 +275,7 @@ def main():
             if options.data:
                 with open(known_at, "w", encoding="utf-8") as file:
                     json.dump(known, file)
-        server = Server(options.binary, folder, "--rate-limit", "1000000", "--quota", f"{known['quota']}B")
+        server = Server(options.binary, folder, "--allow-commands", "--rate-limit", "1000000", "--quota", f"{known['quota']}B", keys=[KEY, HOSTILE_KEY])
         try:
             print(f"at the start: {server.memory()['VmRSS']:.1f} MiB")
             lines = "for line in $(seq 20000); do echo $line; sleep 0.1; done"

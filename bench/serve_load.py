@@ -7,75 +7,16 @@ that one and the same job sends with nobody and with everybody looking.
 """
 import argparse
 import asyncio
-import base64
 import collections
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PICTURES = os.path.join(ROOT, "testdata", "data", "recorded", "pictures")
-TICK = os.sysconf("SC_CLK_TCK")
-
-
-def rows(count):
-    names = [os.path.join(PICTURES, name) for name in os.listdir(PICTURES) if name.endswith(".png")]
-    with open(min(names, key=os.path.getsize), "rb") as file:
-        url = "data:image/png;base64," + base64.b64encode(file.read()).decode()
-    for number in range(count):
-        question = [{"type": "text", "text": f"Row {number}?"}, {"type": "image_url", "image_url": {"url": url}}]
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": f"answer {number % 5}"}]
-        yield json.dumps({"messages": messages}) + "\n"
-
-
-class Server:
-    def __init__(self, binary, folder, *more):
-        words = [binary, "serve", "--port", "0", "--device", "cpu", "--data-dir", folder, "--rate-limit", "1000000", *more]
-        words += ["--models", os.path.join(ROOT, "testdata", "tiny-model")]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, universal_newlines=True)
-        self.address = self.process.stderr.readline().split("http://")[1].split("/")[0]
-        self.folder = folder
-
-    def ask(self, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(f"http://{self.address}{path}", data) as answer:
-            return json.load(answer)
-
-    def upload(self, text):
-        edge = "edge"
-        parts = [f'--{edge}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune\r\n']
-        parts.append(f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{text}\r\n--{edge}--\r\n')
-        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
-        request = urllib.request.Request(f"http://{self.address}/v1/files", "".join(parts).encode(), headers)
-        with urllib.request.urlopen(request) as answer:
-            return json.load(answer)["id"]
-
-    def submit(self, file, epochs):
-        recipe = {"threads": 1, "max_pixels": 3136, "save_steps": 100}
-        method = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs, "batch_size": 2}}}
-        order = {"model": "tiny-model", "training_file": file, "seed": 1, "method": method, "model_garden": {"recipe": recipe}}
-        return self.ask("/v1/fine_tuning/jobs", order)["id"]
-
-    def seconds(self):
-        """Processor time so far."""
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
-            fields = file.read().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
-
-    def memory(self):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
-            found = dict(line.split(":", 1) for line in file)
-        return {name: int(found[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM")}
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
+from serving import ROOT, Server, rows
 
 
 async def request_often(server, rate, seconds, connections=8):
@@ -148,18 +89,18 @@ def main():
     parser.add_argument("--epochs", type=int, default=40)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(options.binary, folder)
+        server = Server(options.binary, folder, "--rate-limit", "1000000")
         print(f"at the start: {server.memory()['VmRSS']:.1f} MiB")
         file = server.upload("".join(rows(24)))
         is_over = lambda job: server.ask(f"/v1/fine_tuning/jobs/{job}")["status"] in ("succeeded", "failed", "cancelled")
-        alone = server.submit(file, options.epochs)
+        alone = server.submit(file, options.epochs, save_steps=100)
         begin = server.seconds()
         started = time.monotonic()
         while not is_over(alone):
             time.sleep(0.5)
         took, spent = time.monotonic() - started, server.seconds() - begin
         print(f"a job that nobody looks at: {took:.0f} s, {1000 * spent / took:.1f} ms of processor time a second")
-        watched = server.submit(file, options.epochs)
+        watched = server.submit(file, options.epochs, save_steps=100)
         begin, started = server.seconds(), time.monotonic()
         got = asyncio.run(view(server, watched, options.viewers, lambda: is_over(watched)))
         took, more = time.monotonic() - started, server.seconds() - begin
@@ -171,7 +112,7 @@ def main():
         spent = server.seconds() - begin
         print(f"list of jobs: {count / options.seconds:.0f} requests/s answered, {1e6 * spent / count:.0f} µs of processor time each")
         print(f"memory: {server.memory()}")
-        both = server.submit(file, options.epochs)
+        both = server.submit(file, options.epochs, save_steps=100)
         answered = []
         asking = threading.Thread(target=lambda: answered.append(asyncio.run(request_often(server, options.rate, options.seconds))))
         asking.start()

@@ -39,6 +39,10 @@ REFUSED = {
     "createCommand": "sizes that are no sizes",
     "check": "files that are no rows at all",
     "diagnose": "text that is no trace",
+    "listFiles": "`after` that is not in the list",
+    "listJobs": "the same",
+    # What a job's or an upload's state does not allow is 400: clients retry 409.
+    **dict.fromkeys(["cancelUpload", "addUploadPart", "cancelJob", "pauseJob", "resumeJob", "finishJob", "deleteJob", "getJobTrace", "getJobDiagnosis", "getJobPlan", "getJobLog", "getJobReport"], "its state"),
 }
 
 # Names for one operation alone, so that the others do not take away what it needs.
@@ -439,7 +443,8 @@ def main():
         known = server.fill()
         dictionaries = "\n".join(f"{name} = {{ values = {json.dumps(values)} }}" for name, values in known.items())
         config = arguments.work / "schemathesis.toml"
-        statuses = ["2xx", "400", "401", "403", "404", "409", "429"]
+        # 422: an `Idempotency-Key` that came with another body before.
+        statuses = ["2xx", "400", "401", "403", "404", "422", "429"]
         exceptions = [("positive_data_acceptance", REFUSED), ("negative_data_rejection", ACCEPTED)]
         config.write_text(CONFIG.format(patience=PATIENCE, examples=arguments.examples, dictionaries=dictionaries)
                           + "".join(OPERATION.format(id=id, why=why, check=check, statuses=statuses) for check, all in exceptions for id, why in all.items())

@@ -34,6 +34,8 @@ OVER = ("succeeded", "failed", "cancelled")
 EPOCHS = 300
 # The status of what a full disk does not take.
 FULL = 507
+# Bytes that a batch of jobs needs: where less is free, the oldest results are deleted. A quick machine would otherwise fill the disk with results for good.
+ROOM = 64 << 20
 # Files that nobody needs: each full disk is to lose one.
 SPARE_FILES = 200
 # A program that tells when it begins and ends, however long the disk does not take a line of it.
@@ -190,6 +192,8 @@ class Test:
         self.done, self.full_moments = 0, 0
         self.counts, self.refused = collections.Counter(), collections.Counter()
         self.known, self.results, self.spare, self.missed = {}, [], [], []
+        # Jobs whose results were compared, and how many of them were deleted since.
+        self.checked, self.deleted = [], 0
 
     def say(self, words):
         print(f"seed {self.seed}: {words}", flush=True)
@@ -243,9 +247,17 @@ class Test:
         taken = self.disk.free()
         while self.done < self.kills:
             self.batch()
-        self.say(f"{self.done} kills {dict(self.counts)}, {self.full_moments} full disks, refused meanwhile {dict(self.refused)}, {len(self.results)} results, {taken - self.disk.free()} bytes written and kept")
+        self.say(f"{self.done} kills {dict(self.counts)}, {self.full_moments} full disks, refused meanwhile {dict(self.refused)}, {len(self.results) + self.deleted} results, {self.deleted} of them deleted for room, {taken - self.disk.free()} bytes written and kept")
+
+    def make_room(self):
+        while self.disk.free() < ROOM and self.checked:
+            name, model = self.checked.pop(0)
+            self.server.expect(f"/api/jobs/{name}", method="DELETE")
+            self.results.remove(model)
+            self.deleted += 1
 
     def batch(self):
+        self.make_room()
         jobs = [self.server.expect("/v1/fine_tuning/jobs", order(self.file, EPOCHS))["id"] for _ in range(2)]
         command = self.server.expect("/api/jobs", {"command": ["sh", "-c", COMMAND]})["id"]
         while self.done < self.kills and any(self.server.job(name)["status"] not in OVER for name in jobs):
@@ -342,6 +354,7 @@ class Test:
         if len(ends) != 1:
             self.miss(f"{name} has ended {len(ends)} times")
         self.results.append(job["fine_tuned_model"])
+        self.checked.append((name, job["fine_tuned_model"]))
 
     def check_known(self):
         """Whatever was there is there, to the byte."""

@@ -4,8 +4,10 @@
 
 use std::fs::{File, FileType};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 /// Maximum size of a settings file in bytes. The largest are tokenizer vocabularies, up to 40 MB.
 pub const LARGEST_SETTINGS: u64 = 256 << 20;
@@ -20,7 +22,9 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
             format!("it is {}, not a regular file", kind(about.file_type())),
         ));
     }
-    Ok((File::open(path)?, about.len()))
+    // It may have become one since.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    Ok((file, about.len()))
 }
 
 fn kind(given: FileType) -> &'static str {
@@ -51,6 +55,16 @@ pub fn fits(length: u64, most: u64) -> io::Result<()> {
         }
         false => Ok(()),
     }
+}
+
+/// Bytes of all files in a folder and the folders in it. What changes meanwhile counts or not.
+pub fn folder_bytes(folder: &Path) -> u64 {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(about) = entry.metadata() else { continue };
+        sum += if about.is_dir() { folder_bytes(&entry.path()) } else { about.is_file() as u64 * about.len() };
+    }
+    sum
 }
 
 /// Reads a settings file as text: `config.json`, a recipe, a list of prompts.

@@ -2,7 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// Creates or replaces a file atomically. The data is on disk before the rename: after a power loss the old or the new file is there, and a failed write
 /// leaves nothing behind.
@@ -16,6 +19,14 @@ pub fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     };
     // The first error is the one to report.
     write().inspect_err(|_| drop(fs::remove_file(&draft)))
+}
+
+/// Opens a file that is added to. A pipe that somebody has put in its place would be waited for without an end: it goes.
+pub fn open_log(path: &Path) -> io::Result<File> {
+    if fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_fifo()) {
+        fs::remove_file(path)?;
+    }
+    File::options().append(true).create(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
 /// The temporary name of a file while it is written: hidden and unique to this process.

@@ -8,8 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, setpriority_process};
+
 /// How often a program that closed its output is asked whether it has ended.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Its niceness, as `nice` has it by default.
+const LOW: i32 = 10;
 
 /// What a program said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +51,10 @@ pub fn run_briefly(
     command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let child = command.args(words).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut started = Started(child);
+    // It takes the processor time that whoever waits for it does not need for others.
+    if let Some(pid) = i32::try_from(started.0.id()).ok().and_then(Pid::from_raw) {
+        let _ = setpriority_process(Some(pid), LOW);
+    }
     let output = started.0.stdout.take().map(|pipe| thread::spawn(move || read(pipe, most)));
     let error = started.0.stderr.take().map(|pipe| thread::spawn(move || read(pipe, most)));
     let status = loop {

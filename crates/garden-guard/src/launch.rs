@@ -156,7 +156,7 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
             command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         OutputMode::Log(path) => {
-            let log = File::options().append(true).create(true).open(path)?;
+            let log = garden_files::open_log(path)?;
             command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         }
     }

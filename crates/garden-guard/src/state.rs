@@ -65,7 +65,7 @@ pub struct Told {
 
 /// What the supervisor of a folder has told last.
 pub fn read_state(folder: &Path) -> Option<Told> {
-    serde_json::from_slice(&fs::read(folder.join("state.json")).ok()?).ok()
+    serde_json::from_str(&garden_files::read_settings(&folder.join("state.json")).ok()?).ok()
 }
 
 /// The folder of a supervisor that is alive: ours.
@@ -130,7 +130,7 @@ pub fn unguarded(folder: &Path) -> Option<u32> {
     if folder.join("exit.json").exists() {
         return None;
     }
-    let known: Known = serde_json::from_slice(&fs::read(folder.join("state.json")).ok()?).ok()?;
+    let known: Known = serde_json::from_str(&garden_files::read_settings(&folder.join("state.json")).ok()?).ok()?;
     // A folder that was copied or restored tells of a program of the other one.
     if known.folder.is_some_and(|known| fs::canonicalize(folder).ok() != Some(known)) {
         return None;
@@ -150,11 +150,12 @@ pub fn is_stopped(pid: u32) -> bool {
 
 /// The process id of the supervisor that has this folder, if one is alive.
 pub fn supervisor_of(folder: &Path) -> io::Result<Option<u32>> {
-    let lock = File::open(folder.join("lock"))?;
+    // Whoever works there may have put a pipe in its place.
+    let (lock, _) = garden_files::open(&folder.join("lock"))?;
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(None),
         Err(Errno::WOULDBLOCK) => {
-            let text = fs::read_to_string(folder.join("pid"))?;
+            let text = garden_files::read_settings(&folder.join("pid"))?;
             text.trim().parse().map(Some).map_err(|_| io::ErrorKind::InvalidData.into())
         }
         Err(error) => Err(error.into()),

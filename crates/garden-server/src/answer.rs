@@ -22,9 +22,11 @@ pub(crate) const MOST_PAIRS: usize = 16;
 pub(crate) const PAGE: i64 = 20;
 
 pub(crate) fn json_answer(value: &impl Serialize) -> Answer {
-    let text =
-        serde_json::to_string(value).map_err(|error| ApiError::internal("the answer cannot be written", &error))?;
-    text_answer("application/json", text)
+    text_answer("application/json", json_text(value)?)
+}
+
+pub(crate) fn json_text(value: &impl Serialize) -> Result<String, ApiError> {
+    serde_json::to_string(value).map_err(|error| ApiError::internal("the answer cannot be written", &error))
 }
 
 pub(crate) fn text_answer(kind: &'static str, text: String) -> Answer {
@@ -80,7 +82,7 @@ fn operation_of(parts: &Parts) -> Option<&'static Operation> {
         // Those who ask for a head are answered like those who ask for everything.
         _ => "get",
     };
-    openapi::operation(path.as_str(), method)
+    openapi::operation(&crate::routes::described_path(path.as_str()), method)
 }
 
 /// Anything else is refused by name instead of being ignored, and so is the same twice.

@@ -4,9 +4,11 @@
 //! archive while jobs go on, save checkpoints and delete old ones. A file that grows meanwhile is taken as far as it went. So each job's folder is at least as far as
 //! its record, which is what the queue brings together at every start. What tells of processes of this machine is left out.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -51,7 +53,7 @@ impl fmt::Display for BackupError {
                         write!(f, "`{path}` is of a newer version of model-garden (format {format})")
                     }
                     FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
-                    FolderError::InUse | FolderError::KnowsLess(_) => write!(f, "cannot use the folder `{path}`"),
+                    FolderError::InUse | FolderError::KnowsLess { .. } => write!(f, "cannot use the folder `{path}`"),
                 }
             }
             BackupError::Database(error) => write!(f, "cannot copy the database: {error}"),
@@ -104,7 +106,7 @@ pub fn backup(root: &Path, out: impl Write) -> Result<BackedUp, BackupError> {
     let missing = link_all(root, &passing.0, &contents)?;
     let mut backed = BackedUp { jobs: contents.jobs.len(), files: contents.files.len(), bytes: 0, missing };
     let mut archive = Builder::new(out);
-    append_all(&mut archive, &passing.0, Path::new(""), &mut backed)?;
+    append_all(&mut archive, &passing.0, Path::new(""), &mut Written { backed: &mut backed, names: HashMap::new() })?;
     let finished = archive.into_inner().and_then(|mut out| out.flush());
     finished.map_err(of_file(Path::new("the archive")))?;
     Ok(backed)
@@ -152,12 +154,22 @@ fn link(from: &Path, to: &Path, within: &Path) -> Result<usize, BackupError> {
     Ok(missing)
 }
 
+/// What is in the archive.
+struct Written<'a> {
+    backed: &'a mut BackedUp,
+    /// Names of files that have others, by their numbers: rows and adapters of jobs are second names of files and results, and stay that.
+    names: HashMap<(u64, u64), PathBuf>,
+}
+
+/// Names that a file of one name has here: that one, and the second name that it was given for the archive.
+const OWN_NAMES: u64 = 2;
+
 /// Writes all files of a folder to the archive, in the order of their names.
 fn append_all(
     archive: &mut Builder<impl Write>,
     root: &Path,
     within: &Path,
-    backed: &mut BackedUp,
+    written: &mut Written<'_>,
 ) -> Result<(), BackupError> {
     let folder = root.join(within);
     let entries = fs::read_dir(&folder).map_err(of_file(&folder))?;
@@ -170,15 +182,21 @@ fn append_all(
         let mut header = Header::new_gnu();
         header.set_metadata(&found);
         if found.is_dir() {
-            let written = archive.append_data(&mut header, &within, io::empty());
-            written.map_err(of_file(&path))?;
-            append_all(archive, root, &within, backed)?;
+            archive.append_data(&mut header, &within, io::empty()).map_err(of_file(&path))?;
+            append_all(archive, root, &within, written)?;
         } else if found.is_symlink() {
             let target = fs::read_link(&path).map_err(of_file(&path))?;
             archive.append_link(&mut header, &within, target).map_err(of_file(&path))?;
+        } else if let Some(known) = written.names.get(&(found.dev(), found.ino())) {
+            header.set_entry_type(EntryType::Link);
+            header.set_size(0);
+            archive.append_link(&mut header, &within, known).map_err(of_file(&path))?;
         } else {
             append_file(archive, &path, &within, &mut header)?;
-            backed.bytes += header.size().unwrap_or(0);
+            written.backed.bytes += header.size().unwrap_or(0);
+            if found.nlink() > OWN_NAMES {
+                written.names.insert((found.dev(), found.ino()), within);
+            }
         }
     }
     Ok(())
@@ -234,8 +252,8 @@ pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError>
         let name = entry.path().map_err(broken)?.into_owned();
         let first = name.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
         let is_ours = first.is_some_and(|first| [DATABASE, "files", "parts", "jobs"].contains(&first.as_str()));
-        let is_kind =
-            matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Directory | EntryType::Symlink);
+        let kind = entry.header().entry_type();
+        let is_kind = matches!(kind, EntryType::Regular | EntryType::Directory | EntryType::Symlink | EntryType::Link);
         if !is_ours || !is_kind {
             return Err(BackupError::NotABackup(format!("it holds `{}`", name.display())));
         }

@@ -3,6 +3,8 @@
 //! ```text
 //! garden-server.json   says that the folder is ours, and of which format
 //! garden.db            what is known (see store.rs)
+//! numbers.json         how many things the database knew last: an older one in its place knows fewer
+//! allowance            bytes that jobs may still write (see garden_files::Allowance)
 //! lock                 held by the server that uses the folder
 //! incoming/            files that are not there yet; ours are removed at the start
 //! files/               files of clients and results, by their names here
@@ -21,13 +23,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use garden_files::folder_bytes;
 use garden_run::GUARD;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::id::is_id;
 use crate::job::JobFolder;
-use crate::store::{FileRecord, Store};
+use crate::store::{FileRecord, Numbers, Store};
 
 /// How long the folder's lock is waited for, and how often it is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,10 +40,14 @@ const EXTENSIONS: [&str; 6] = ["jsonl", "json", "parquet", "tar", "csv", "bin"];
 
 /// Our own folders in it.
 const FOLDERS: [&str; 4] = ["incoming", "files", "parts", "jobs"];
+/// How folders of jobs that are being deleted begin, before the jobs' names.
+const GONE: &str = "gone-";
 /// How folders of rows that are looked at on request begin.
 pub(crate) const LOOK: &str = "check-";
 /// The file that says that a folder is ours.
 const MARKER: &str = "garden-server.json";
+/// The file that says how much the database knows.
+const NUMBERS: &str = "numbers.json";
 /// The format of the folder.
 const FORMAT: u32 = 1;
 /// A file whose space is given up where a full disk would not even let things be deleted, and its length.
@@ -75,8 +82,13 @@ pub enum FolderError {
     Foreign(Vec<String>),
     /// A newer version of this program wrote it, of this format.
     Newer(u32),
-    /// Its database knows less than the folder holds: an older or an empty one is in its place. What it does not know.
-    KnowsLess(Vec<String>),
+    /// Its database knows less than the folder holds: an older or an empty one is in its place.
+    KnowsLess {
+        /// What it does not know.
+        unknown: Vec<String>,
+        /// Files, uploads and jobs that were added after it was written, as far as that is known.
+        later: u64,
+    },
 }
 
 impl From<io::Error> for FolderError {
@@ -132,12 +144,19 @@ impl Disk {
         for name in names(&self.root.join("incoming"))?.into_iter().filter(|name| is_id(name)) {
             fs::remove_file(self.incoming(&name))?;
         }
-        for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name)) {
+        for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name) || gone(name).is_some()) {
             fs::remove_dir_all(self.job(&name).0)?;
         }
         self.clear_backups();
         self.keep_reserve();
         Ok(())
+    }
+
+    /// Names of files and of jobs that were being deleted when the server was killed.
+    pub fn half_deleted(&self) -> io::Result<(Vec<String>, Vec<String>)> {
+        let files = names(&self.root.join("incoming"))?.into_iter().filter(|name| is_id(name)).collect();
+        let jobs = names(&self.root.join("jobs"))?;
+        Ok((files, jobs.iter().filter_map(|name| gone(name)).map(str::to_string).collect()))
     }
 
     /// Removes what backups that were interrupted have left: second names of everything.
@@ -165,10 +184,10 @@ impl Disk {
         }
     }
 
-    /// Puts a job's folder out of sight, where the next start removes it; where it is then.
+    /// Puts a job's folder out of sight, where the next start finds it and goes on with deleting the job; where it is then.
     pub fn put_job_away(&self, id: &str) -> Option<PathBuf> {
         let jobs = self.root.join("jobs");
-        let away = jobs.join(crate::id::new_id(LOOK));
+        let away = jobs.join(format!("{GONE}{id}"));
         fs::rename(self.job(id).0, &away).ok()?;
         // Before the record goes: after a power cut the folder would otherwise be there again, and nobody would know it.
         drop(File::open(jobs).and_then(|jobs| jobs.sync_all()));
@@ -215,15 +234,15 @@ impl Disk {
     pub fn job_bytes(&self, id: &str) -> u64 {
         let folder = self.job(id);
         let linked = [folder.all_rows(), folder.adapter()];
-        let shared: u64 = linked.iter().map(|folder| bytes_under(folder) - own_bytes(folder)).sum();
-        bytes_under(&folder.0).saturating_sub(shared)
+        let shared: u64 = linked.iter().map(|folder| folder_bytes(folder) - own_bytes(folder)).sum();
+        folder_bytes(&folder.0).saturating_sub(shared)
     }
 
     /// Bytes that a job needs before long: one checkpoint more, and one that is being written.
     pub fn checkpoint_bytes(&self, id: &str) -> u64 {
         let output = self.job(id).output();
         crate::follow::newest_step(&output)
-            .map_or(0, |step| 2 * bytes_under(&output.join(format!("checkpoint-{step}"))))
+            .map_or(0, |step| 2 * folder_bytes(&output.join(format!("checkpoint-{step}"))))
     }
 
     /// Takes the reserve again, if there is space for it.
@@ -245,6 +264,23 @@ impl Disk {
         let Ok(file) = File::options().write(true).open(self.root.join(RESERVE)) else { return false };
         let length = file.metadata().map_or(0, |found| found.len());
         length > 0 && file.set_len(length.saturating_sub(SLICE)).is_ok()
+    }
+
+    /// Says how much the database knows.
+    pub fn note_numbers(&self, numbers: Numbers) -> io::Result<()> {
+        let text = serde_json::to_string(&numbers).map_err(io::Error::other)? + "\n";
+        garden_files::replace(&self.root.join(NUMBERS), text)
+    }
+
+    /// How much the database knew last; nothing in a folder of an earlier version, and in one that was restored.
+    pub fn numbers(&self) -> Numbers {
+        let text = garden_files::read_settings(&self.root.join(NUMBERS)).ok();
+        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    /// What jobs may still write.
+    pub fn allowance(&self) -> PathBuf {
+        self.root.join("allowance")
     }
 
     pub fn database(&self) -> PathBuf {
@@ -286,8 +322,9 @@ impl Disk {
         let mut unknown: Vec<Unknown> = Vec::new();
         for (kind, folder) in [(Kind::File, "files"), (Kind::Part, "parts"), (Kind::Job, "jobs")] {
             let names = names(&self.root.join(folder))?.into_iter();
+            let is_passing = |name: &str| is_look(name) || gone(name).is_some();
             let of_kind =
-                names.filter(|name| !is_look(name) && !known(kind, name.split('.').next().unwrap_or_default()));
+                names.filter(|name| !is_passing(name) && !known(kind, name.split('.').next().unwrap_or_default()));
             unknown.extend(of_kind.map(|name| Unknown { kind, place: format!("{folder}/{name}") }));
         }
         unknown.sort_by(|a, b| a.place.cmp(&b.place));
@@ -352,23 +389,6 @@ fn look(root: &Path) -> Result<Found, FolderError> {
     if foreign.is_empty() { Ok(Found::Unmarked) } else { Err(FolderError::Foreign(foreign)) }
 }
 
-/// Bytes of all files in a folder.
-fn bytes_under(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let each = entries.filter_map(|entry| entry.metadata().ok().map(|found| (entry, found)));
-    each.map(|(entry, found)| match found.is_dir() {
-        true => bytes_under(&entry.path()),
-        false => {
-            if found.is_file() {
-                found.len()
-            } else {
-                0
-            }
-        }
-    })
-    .sum()
-}
-
 /// Bytes of files in a folder that have no other name. What changes while it is looked at counts or not.
 fn own_bytes(folder: &Path) -> u64 {
     let mut sum = 0;
@@ -386,6 +406,11 @@ fn own_bytes(folder: &Path) -> u64 {
 /// Whether a folder under `jobs/` is of rows that were looked at on request, not of a job.
 fn is_look(name: &str) -> bool {
     name.starts_with(LOOK) && is_id(name)
+}
+
+/// The job that a folder under `jobs/` was of, if it is being deleted.
+fn gone(name: &str) -> Option<&str> {
+    name.strip_prefix(GONE).filter(|id| is_id(id))
 }
 
 /// The names in a folder, in order.

@@ -2,6 +2,10 @@
 
 use std::ffi::OsString;
 
+use garden_files::Allowance;
+
+use crate::Server;
+
 /// What programs need to find themselves, their libraries, a GPU and a place for temporary files.
 const NAMES: [&str; 29] = [
     "PATH",
@@ -37,12 +41,14 @@ const NAMES: [&str; 29] = [
 /// How more of them begin.
 const BEGINNINGS: [&str; 3] = ["LC_", "NVIDIA_", "NCCL_"];
 
-/// Variables of ours that jobs get, and those that the operator named.
-pub(crate) fn of_jobs(more: &[String]) -> Vec<(OsString, OsString)> {
+/// Variables of ours that processes of jobs get, those that the operator named, and where it is told how much they may write.
+pub(crate) fn of_jobs(server: &Server) -> Vec<(OsString, OsString)> {
+    let more = &server.settings.pass_env;
     let is_named = |name: &str| {
         NAMES.contains(&name)
             || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
             || more.iter().any(|known| known == name)
     };
-    std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_named)).collect()
+    let named = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_named));
+    named.chain([(Allowance::VARIABLE.into(), server.disk.allowance().into())]).collect()
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use garden_files::Allowance;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use ureq::config::Config;
@@ -61,8 +62,8 @@ pub struct FetchProblem {
 pub struct FetchLimits<'a> {
     /// Addresses of a private network that are allowed.
     pub allowed: &'a [IpAddr],
-    /// Bytes of all pictures together, where that is less than usual.
-    pub bytes: Option<u64>,
+    /// What all jobs together may still write, where that is bounded.
+    pub allowance: Option<&'a Allowance>,
 }
 
 /// What was fetched.
@@ -70,8 +71,6 @@ pub struct FetchLimits<'a> {
 pub struct Fetched {
     /// Pictures.
     pub count: usize,
-    /// Their bytes.
-    pub bytes: u64,
     /// Those that cannot be had, in the order of rows. Their rows are as they were.
     pub problems: Vec<FetchProblem>,
 }
@@ -155,7 +154,6 @@ fn fetch_all(
     limits: &FetchLimits<'_>,
 ) -> io::Result<(BTreeMap<String, String>, Fetched)> {
     let agent = agent(limits.allowed);
-    let most = limits.bytes.map_or(ALL, |bytes| bytes.min(ALL));
     let urls: Vec<&String> = wanted.keys().collect();
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
     let files = Mutex::new(BTreeMap::new());
@@ -165,7 +163,7 @@ fn fetch_all(
     let work = || {
         while let Some(url) = urls.get(next.fetch_add(1, Ordering::Relaxed)) {
             let done = match began.elapsed() < ALL_PATIENCE {
-                true => fetch(&agent, url, folder, &bytes, most),
+                true => fetch(&agent, url, folder, &bytes, limits.allowance),
                 false => Err(Missing::Picture("was not fetched: those before it took an hour".to_string())),
             };
             match done {
@@ -194,7 +192,7 @@ fn fetch_all(
     let files = files.into_inner().unwrap_or_default();
     let mut problems = problems.into_inner().unwrap_or_default();
     problems.sort_by_key(|problem| problem.line);
-    let fetched = Fetched { count: files.len(), bytes: bytes.into_inner(), problems };
+    let fetched = Fetched { count: files.len(), problems };
     Ok((files, fetched))
 }
 
@@ -209,7 +207,13 @@ fn agent(allowed: &[IpAddr]) -> ureq::Agent {
     ureq::Agent::with_parts(config, DefaultConnector::default(), Checked { allowed: allowed.to_vec() })
 }
 
-fn fetch(agent: &ureq::Agent, url: &str, folder: &Path, all: &AtomicU64, most: u64) -> Result<String, Missing> {
+fn fetch(
+    agent: &ureq::Agent,
+    url: &str,
+    folder: &Path,
+    all: &AtomicU64,
+    allowance: Option<&Allowance>,
+) -> Result<String, Missing> {
     let name: String = Sha256::digest(url.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let known = KINDS.iter().map(|(_, end)| format!("{name}.{end}")).find(|name| folder.join(name).exists());
     if let Some(known) = known {
@@ -224,14 +228,16 @@ fn fetch(agent: &ureq::Agent, url: &str, folder: &Path, all: &AtomicU64, most: u
         return Err(Missing::Picture(format!("has more than {} MiB", LARGEST >> 20)));
     }
     let length = picture.len() as u64;
-    if all.fetch_add(length, Ordering::Relaxed) + length > most {
-        return Err(Missing::Picture(format!(
-            "would make the pictures of this job larger than the {most} bytes that are left for them"
-        )));
+    if all.fetch_add(length, Ordering::Relaxed) + length > ALL {
+        return Err(Missing::Picture(format!("would make the pictures of this job larger than {} GiB", ALL >> 30)));
     }
     let kind = KINDS.iter().find(|(begin, _)| picture.starts_with(begin));
     let other = || Missing::Picture("is not a picture: neither JPEG, PNG, GIF, WebP, BMP nor TIFF".to_string());
     let (_, end) = kind.ok_or_else(other)?;
+    // Before it is written, since others write, too.
+    if let Some(Err(left)) = allowance.map(|allowance| allowance.take(length)) {
+        return Err(Missing::Picture(format!("has {length} bytes, and the server's quota has {left} left")));
+    }
     let file = format!("{name}.{end}");
     let draft = folder.join(format!("{file}.draft"));
     let written = fs::write(&draft, &picture).and_then(|()| fs::rename(&draft, folder.join(&file)));
@@ -393,13 +399,22 @@ mod tests {
         let here = [IpAddr::from([127, 0, 0, 1])];
         let plain = "{\"a\":  1.50}";
         fs::write(&rows, format!("{plain}\n{}\n{}\n", row("/ok"), row("/ok"))).unwrap();
-        let fetch = |allowed: &[IpAddr], bytes| fetch_pictures(&rows, &FetchLimits { allowed, bytes }).unwrap();
-        let problem = |allowed: &[IpAddr], bytes| fetch(allowed, bytes).problems.remove(0);
-        let refused = problem(&[], None);
+        let allowance = Allowance::at(&folder.join("allowance"));
+        let fetch =
+            |allowed: &[IpAddr]| fetch_pictures(&rows, &FetchLimits { allowed, allowance: Some(&allowance) }).unwrap();
+        let refused = fetch(&[]).problems.remove(0);
         assert_eq!((refused.line, refused.field.as_str()), (2, "messages[0].content[0].image_url.url"));
         assert!(refused.problem.contains("127.0.0.1, which is not a public address"), "{refused:?}");
-        assert!(problem(&here, Some(7)).problem.contains("larger than the 7 bytes that are left"));
-        assert_eq!((fetch(&here, Some(8)).count, fetch(&here, None).count), (1, 0), "nothing is left to fetch");
+        // What is left is for all who fetch at the same time.
+        allowance.set(7).unwrap();
+        assert!(fetch(&here).problems.remove(0).problem.contains("has 8 bytes, and the server's quota has 7 left"));
+        allowance.set(8).unwrap();
+        assert_eq!(
+            (fetch(&here).count, allowance.take(1), fetch(&here).count),
+            (1, Err(0), 0),
+            "nothing is left to fetch"
+        );
+        allowance.set(1000).unwrap();
         let text = fs::read_to_string(&rows).unwrap();
         assert!(text.starts_with(&format!("{plain}\n")), "other rows stay as they are: {text}");
         let row_now: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
@@ -408,7 +423,7 @@ mod tests {
         for (path, words) in [("/away", "127.0.0.2, which is not a public address"), ("/text", "is not a picture")] {
             // One that cannot be had does not keep the others away.
             fs::write(&rows, format!("{}\n{}", row(path), row("/ok"))).unwrap();
-            let fetched = fetch(&here, None);
+            let fetched = fetch(&here);
             assert!(fetched.problems.len() == 1 && fetched.problems[0].problem.contains(words), "{fetched:?}");
             assert_eq!((fetched.count, fetched.problems[0].line), (1, 1));
         }

@@ -247,7 +247,7 @@ pub(crate) async fn complete_upload(
         drop(turn);
         completed
     };
-    let (upload, file) = server.blocking(work).await?;
+    let (upload, file) = server.blocking_for_long(work).await?;
     json_answer(&wire::Upload::of(&upload, Some(&file)))
 }
 
@@ -275,7 +275,7 @@ fn complete(
     }
     let path = server.disk.incoming(&new_id("upload-"));
     // Until the parts are gone there is all of it twice.
-    let mut reserved = Reserved { server: Arc::clone(server), bytes: 0 };
+    let mut reserved = Reserved::new(server);
     reserved.grow(bytes, server.store.bytes()?)?;
     let incoming = Incoming { path, bytes, reserved: Some(reserved) };
     let join = || -> std::io::Result<String> {
@@ -368,13 +368,17 @@ impl Drop for Incoming {
 
 /// Bytes that are coming, which the store does not know of yet.
 #[derive(Debug)]
-struct Reserved {
+pub(crate) struct Reserved {
     server: Arc<Server>,
     bytes: u64,
 }
 
 impl Reserved {
-    fn grow(&mut self, bytes: u64, stored: u64) -> Result<(), ApiError> {
+    pub fn new(server: &Arc<Server>) -> Reserved {
+        Reserved { server: Arc::clone(server), bytes: 0 }
+    }
+
+    pub fn grow(&mut self, bytes: u64, stored: u64) -> Result<(), ApiError> {
         self.bytes += bytes;
         let coming = self.server.coming.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match stored + coming > self.server.settings.quota_bytes {
@@ -403,7 +407,7 @@ async fn receive(server: &Arc<Server>, mut field: FormField<'_>, limit: u64) -> 
     let stored = server.with_store(|store| store.bytes()).await?;
     let path = server.disk.incoming(&new_id("file-"));
     let mut file = File::create(&path).await.map_err(|error| no_disk(&error))?;
-    let mut reserved = Reserved { server: Arc::clone(server), bytes: 0 };
+    let mut reserved = Reserved::new(server);
     let mut incoming = Incoming { path, bytes: 0, reserved: None };
     while let Some(piece) = field.piece(limit).await? {
         reserved.grow(piece.len() as u64, stored)?;

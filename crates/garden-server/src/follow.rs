@@ -60,7 +60,7 @@ impl Followed {
     /// Events of some of the lines that were added since, until there are none. A log that has become shorter, since a run went on from an earlier step, is read
     /// anew: what was noted once is not noted twice.
     pub fn read(&mut self, folder: &Path, total: Option<usize>) -> Option<Vec<NewEvent>> {
-        let mut file = File::open(folder.join(LOG)).ok()?;
+        let (mut file, _) = garden_files::open(&folder.join(LOG)).ok()?;
         if file.metadata().ok()?.len() < self.offset {
             self.offset = 0;
         }
@@ -230,7 +230,7 @@ fn write_table(log: &Path, table: &Path) -> io::Result<u64> {
         let cells = cells.map(|cell| cell.map_or_else(String::new, |number| number.to_string()));
         writeln!(out, "{step},{}", cells.join(","))
     };
-    let lines = BufReader::new(File::open(log)?).split(b'\n');
+    let lines = BufReader::new(garden_files::open(log)?.0).split(b'\n');
     for line in lines {
         let Ok(line) = serde_json::from_slice::<LogLine>(&line?) else { continue };
         let (step, at, cells) = match line {

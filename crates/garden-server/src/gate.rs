@@ -19,6 +19,7 @@ use crate::Server;
 use crate::connections::Connection;
 use crate::error::ApiError;
 use crate::id::new_id;
+use crate::workers::on_behalf_of;
 
 /// Addresses whose rates are known at most; behind one that is full of others everybody starts anew.
 const ADDRESSES: usize = 4096;
@@ -117,8 +118,10 @@ pub(crate) async fn pass(
     let id = request_id(request.headers());
     let mut answer = match check(&server, peer, &request) {
         Ok(key) => {
-            request.extensions_mut().insert(Client { key, address: peer });
-            next.run(request).await
+            let client = Client { key, address: peer };
+            let owner = client.turns();
+            request.extensions_mut().insert(client);
+            on_behalf_of(owner, next.run(request)).await
         }
         Err(error) => error.into_response(),
     };

@@ -138,9 +138,6 @@ pub struct JobOrder {
     /// Whether pictures that rows name by address are fetched, and from which addresses of a private network.
     #[serde(default)]
     pub fetch: Option<Vec<IpAddr>>,
-    /// Bytes that may be fetched: what is left of the quota at the start.
-    #[serde(default)]
-    pub fetch_bytes: Option<u64>,
 }
 
 /// What is wrong with a job.
@@ -168,6 +165,8 @@ pub struct RowProblem {
     pub field: String,
     /// What is wrong.
     pub problem: String,
+    /// What would help, if that is known.
+    pub hint: Option<String>,
 }
 
 /// The memory that a job will need.
@@ -231,6 +230,11 @@ pub enum JobOutcome {
         /// In a sentence.
         words: String,
     },
+    /// The quota is used up; everything up to the newest checkpoint is intact.
+    NoQuota {
+        /// In a sentence.
+        words: String,
+    },
     /// It cannot go on.
     Failed {
         /// Why.
@@ -255,6 +259,15 @@ pub struct Hyperparameters {
     pub batch_size: Option<u32>,
     /// Times our usual learning rate.
     pub learning_rate_multiplier: Option<f64>,
+}
+
+/// That the process of a job was asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRequest {
+    /// The process.
+    pub pid: u32,
+    /// What the server lacked, if that was why. Otherwise somebody wished for it.
+    pub hold: Option<Hold>,
 }
 
 /// A job as the store has it. Records of earlier versions lack what those did not know: every field but the first two has a default.
@@ -342,6 +355,10 @@ pub struct JobRecord {
     /// What it waits for.
     #[serde(default)]
     pub hold: Option<Hold>,
+    /// Whether its process was asked to end: a server that is started meanwhile neither asks again, which would be an order to end at once, nor takes the end for
+    /// somebody else's doing.
+    #[serde(default)]
+    pub stop: Option<StopRequest>,
 }
 
 impl JobRecord {
@@ -376,6 +393,7 @@ impl JobRecord {
             newest_step: None,
             not_before: 0,
             hold: None,
+            stop: None,
         }
     }
 
@@ -479,7 +497,8 @@ impl JobFolder {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
+    // A command may have put anything into its job's folder.
+    Ok(serde_json::from_slice(&garden_files::read(path, garden_files::LARGEST_SETTINGS)?)?)
 }
 
 fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {

@@ -1,29 +1,28 @@
 //! `/v1/fine_tuning/jobs`: from a request to a job, and what clients want of it then.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use garden_train::{Owner, Recipe, find_field};
-use serde_json::{Map, Value, json};
+use garden_train::{FIELDS, Owner, Recipe, find_field};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Server;
-use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer};
+use crate::answer::{Answer, Query, UrlPath, json_answer, json_text, text_answer};
+use crate::asked::Asked;
 use crate::body::{EMPTY, Fields, LARGEST_REQUEST, read};
 use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
 use crate::gate::Client;
-use crate::id::{new_id, new_seed};
-use crate::job::{Hyperparameters, JobError, JobOrder, JobRecord, Status, Wish, Work};
+use crate::id::new_id;
+use crate::job::{JobError, JobOrder, JobRecord, Status, Wish, Work};
 use crate::places::{TRAINING, VALIDATION, link_rows, without_places};
 use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, Unreadable};
 use crate::stream::{End, Shown, send_list};
@@ -32,19 +31,8 @@ use crate::wire::{self, ErrorExtension, Nothing};
 /// Jobs and events of a list that are read at first; small ones more at once after that.
 const ROWS: usize = 2;
 const EVENT_ROWS: usize = 10;
-/// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
-/// Letters of what a client may attach.
-pub(crate) const LONGEST: (usize, usize) = (64, 512);
 /// Letters of a key that makes the same request, sent twice, one job.
 pub(crate) const LONGEST_KEY: usize = 255;
-/// Priorities.
-pub(crate) const PRIORITIES: (i64, i64) = (-100, 100);
-/// Seeds, epochs, rows of a step, and the most that the learning rate may be multiplied with.
-pub(crate) const SEEDS: (i64, i64) = (0, u32::MAX as i64);
-pub(crate) const EPOCHS: (i64, i64) = (1, 1000);
-pub(crate) const BATCH_SIZES: (i64, i64) = (1, 4096);
-pub(crate) const MULTIPLIER: f64 = 1000.0;
 /// What is wrong with a job that needs more memory than there is.
 pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
 
@@ -57,14 +45,14 @@ pub(crate) async fn create(
 ) -> Answer {
     let text = read(body, LARGEST_REQUEST).await?;
     let request = request_key(&headers, &client, &text)?;
-    let mut fields = Fields::parse::<wire::NewJob>(&text)?;
+    let asked = Asked::read(Fields::parse::<wire::NewJob>(&text)?)?;
     let kept = Arc::clone(&server);
     let submit = move || {
         // Before anything else: what it named then may be gone by now.
         if let Some(known) = made_before(&kept, request.as_ref())? {
             return Ok(known);
         }
-        let (job, folder) = submission(&kept, &mut fields, "ftjob-")?;
+        let (job, folder) = submission(&kept, asked, "ftjob-")?;
         add(&kept, JobRecord { owner: client.turns(), ..job }, folder, request.as_ref())
     };
     let job = server.blocking(submit).await?;
@@ -102,7 +90,8 @@ fn refuse(server: &Server, job: &JobRecord) -> Result<ApiError, ApiError> {
 }
 
 async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRecord, ApiError> {
-    let deadline = Instant::now() + FIRST_LOOK;
+    // Most are looked at within that, and a client that is told at once what is wrong need not ask again.
+    let deadline = Instant::now() + server.settings.patience / 2;
     let mut changes = server.changes.subscribe();
     let id = job.id().to_string();
     loop {
@@ -117,29 +106,18 @@ async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRe
 }
 
 /// Makes a job of a request, and its folder, which is gone unless it is kept.
-pub(crate) fn submission(
-    server: &Server,
-    fields: &mut Fields,
-    prefix: &str,
-) -> Result<(JobRecord, Abandoned), ApiError> {
-    let model = fields.needed_text("model")?;
-    let training_file = fields.needed_text("training_file")?;
-    let validation_file = fields.text("validation_file")?;
-    let suffix = suffix_of(fields)?;
-    let seed = fields.whole("seed", SEEDS.0, SEEDS.1)?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
-    let metadata = metadata_of(fields)?;
-    refuse_integrations(fields)?;
-    let asked = hyperparameters_of(fields)?;
-    let (priority, settings) = match fields.object("model_garden")? {
-        None => (0, Map::new()),
-        Some(mut ours) => {
-            let priority = ours.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
-            let settings = ours.object("recipe")?.map(|mut recipe| recipe.rest()).unwrap_or_default();
-            ours.end()?;
-            (priority, settings)
-        }
-    };
-    std::mem::replace(fields, Fields::empty()).end()?;
+pub(crate) fn submission(server: &Server, asked: Asked, prefix: &str) -> Result<(JobRecord, Abandoned), ApiError> {
+    let Asked {
+        model,
+        training_file,
+        validation_file,
+        suffix,
+        seed,
+        metadata,
+        hyperparameters: asked,
+        priority,
+        settings,
+    } = asked;
     let found = find(server, &model)?;
     let id = new_id(prefix);
     let folder = server.disk.job(&id);
@@ -200,7 +178,7 @@ pub(crate) fn submission(
     })?;
     check_bounds(&recipe)?;
     let recipe = Box::new(without_places(recipe, &folder));
-    let order = JobOrder { id, work: Work::Training { recipe }, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id, work: Work::Training { recipe }, memory: None, fetch: None };
     let job = JobRecord {
         priority,
         base: base.name,
@@ -279,29 +257,18 @@ fn names_of_api(text: &str) -> String {
     named.collect::<Vec<_>>().join("`")
 }
 
-/// Largest values of settings that bound how long a job runs and how much it writes. More is a mistake, or meant to harm.
-const BOUNDS: [(&str, f64); 10] = [
-    ("epochs", 10_000.0),
-    ("max-steps", 1e9),
-    ("save-total-limit", 1000.0),
-    ("gradient-accumulation", 65_536.0),
-    ("batch-size", 65_536.0),
-    ("eval-answers", 100_000.0),
-    ("max-new-tokens", 131_072.0),
-    ("lora-r", 4096.0),
-    ("loader-threads", 64.0),
-    ("threads", 1024.0),
-];
-
 fn check_bounds(recipe: &Recipe) -> Result<(), ApiError> {
-    let beyond = |(name, most): &(&str, f64)| recipe.setting(name).parse::<f64>().is_ok_and(|value| value > *most);
-    match BOUNDS.iter().find(|bound| beyond(bound)) {
-        None => Ok(()),
-        Some((name, most)) => {
-            let name = name.replace('-', "_");
-            Err(ApiError::field(&format!("model_garden.recipe.{name}"), format!("`{name}` is {most} at most here")))
+    for field in FIELDS {
+        let Some(most) = field.most_of_client else { continue };
+        if recipe.setting(field.name).parse::<f64>().is_ok_and(|value| value > most) {
+            let name = field.name.replace('-', "_");
+            return Err(ApiError::field(
+                &format!("model_garden.recipe.{name}"),
+                format!("`{name}` is {most} at most here"),
+            ));
         }
     }
+    Ok(())
 }
 
 /// Commands are jobs only where the operator wants that: whoever may send one may do anything that the server's user may.
@@ -329,96 +296,6 @@ impl Drop for Abandoned {
     }
 }
 
-fn suffix_of(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(suffix) = fields.text("suffix")?.filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
-    let is_plain = |letter: char| letter.is_alphanumeric() || "-_. ".contains(letter);
-    match suffix.chars().count() <= LONGEST.0 && suffix.chars().all(is_plain) {
-        true => Ok(Some(suffix.trim().replace(' ', "-"))),
-        false => Err(fields.wrong("suffix", "has to have 1 to 64 letters, digits, `-`, `_`, `.` or spaces")),
-    }
-}
-
-pub(crate) fn metadata_of(fields: &mut Fields) -> Result<Option<BTreeMap<String, String>>, ApiError> {
-    let Some(mut object) = fields.object("metadata")? else { return Ok(None) };
-    let (longest_key, longest_value) = LONGEST;
-    let mut metadata = BTreeMap::new();
-    for (key, value) in object.rest() {
-        let Value::String(value) = value else { return Err(fields.wrong("metadata", "has to have texts as values")) };
-        if key.chars().count() > longest_key || value.chars().count() > longest_value {
-            let problem = format!("may have keys of {longest_key} and values of {longest_value} letters");
-            return Err(fields.wrong("metadata", &problem));
-        }
-        metadata.insert(key, value);
-    }
-    match metadata.len() > MOST_PAIRS {
-        true => Err(fields.wrong("metadata", &format!("may have {MOST_PAIRS} pairs at most"))),
-        false => Ok(Some(metadata)),
-    }
-}
-
-fn refuse_integrations(fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.value("integrations") {
-        None => Ok(()),
-        Some(Value::Array(items)) if items.is_empty() => Ok(()),
-        Some(_) => Err(fields
-            .wrong(
-                "integrations",
-                "are not supported: metrics are in the job's events, its result file and, for TensorBoard, its folder",
-            )
-            .with_code("unsupported")),
-    }
-}
-
-/// The hyper-parameters of `method`, or the older ones at the top.
-fn hyperparameters_of(fields: &mut Fields) -> Result<Hyperparameters, ApiError> {
-    let older = fields.object("hyperparameters")?.map(hyperparameters).transpose()?;
-    let Some(mut method) = fields.object("method")? else { return Ok(older.unwrap_or_default()) };
-    let kind = method.needed_text("type")?;
-    match kind.as_str() {
-        "supervised" => {}
-        "dpo" | "reinforcement" => {
-            let problem = format!("`{kind}` is not supported here: only `supervised` is");
-            return Err(ApiError::field("method.type", problem).with_code("unsupported_method"));
-        }
-        _ => return Err(method.wrong("type", "has to be `supervised`")),
-    }
-    let newer = match method.object("supervised")? {
-        None => None,
-        Some(mut supervised) => {
-            let newer = supervised.object("hyperparameters")?.map(hyperparameters).transpose()?;
-            supervised.end()?;
-            newer
-        }
-    };
-    method.end()?;
-    match (older, newer) {
-        (Some(_), Some(_)) => {
-            let problem = "`hyperparameters` and `method.supervised.hyperparameters` are the same: send one of them";
-            Err(ApiError::field("hyperparameters", problem))
-        }
-        (older, newer) => Ok(newer.or(older).unwrap_or_default()),
-    }
-}
-
-fn hyperparameters(mut fields: Fields) -> Result<Hyperparameters, ApiError> {
-    // What is left to us is as if it were not there.
-    for name in ["n_epochs", "batch_size", "learning_rate_multiplier"] {
-        fields.forget(name, &Value::String("auto".into()));
-    }
-    let n_epochs = fields.whole("n_epochs", EPOCHS.0, EPOCHS.1)?;
-    let batch_size = fields.whole("batch_size", BATCH_SIZES.0, BATCH_SIZES.1)?;
-    let learning_rate_multiplier = fields.real("learning_rate_multiplier")?;
-    if learning_rate_multiplier.is_some_and(|times| !(times > 0.0 && times <= MULTIPLIER)) {
-        return Err(fields.wrong("learning_rate_multiplier", "has to be above 0 and at most 1000"));
-    }
-    fields.end()?;
-    Ok(Hyperparameters {
-        n_epochs: n_epochs.and_then(|number| u32::try_from(number).ok()),
-        batch_size: batch_size.and_then(|number| u32::try_from(number).ok()),
-        learning_rate_multiplier,
-    })
-}
-
 /// `GET /v1/fine_tuning/jobs`.
 pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
     let page = Page { is_ascending: false, ..query.page()? };
@@ -431,18 +308,17 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
 
 /// `GET /v1/fine_tuning/jobs/{id}`.
 pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
-    let mut job = server.job(id).await?;
     let kept = Arc::clone(&server);
-    let all = server.disk.job(job.id());
-    let value = server.blocking(move || {
+    let text = server.blocking(move || {
+        let mut job = kept.find_job(&id)?;
         // All problems of its rows: lists have the first.
-        let problems = all.read_findings().map(|found| found.problems).filter(|problems| !problems.is_empty());
-        if let (Some(found), Some(problems)) = (&mut job.findings, problems) {
-            found.problems = problems;
+        if let Some(found) = job.findings.as_mut().filter(|found| !found.problems.is_empty()) {
+            let all = kept.disk.job(&id).read_findings();
+            found.problems = all.map_or_else(|| std::mem::take(&mut found.problems), |all| all.problems);
         }
-        Ok(shown(&kept, &job))
+        json_text(&shown(&kept, &job))
     });
-    json_answer(&value.await?)
+    text_answer("application/json", text.await?)
 }
 
 /// `POST /v1/fine_tuning/jobs/{id}/cancel`.
@@ -565,7 +441,7 @@ pub(crate) async fn all_checkpoints(
     let page = query.page()?;
     let job = server.job(id).await?;
     let kept = Arc::clone(&server);
-    let found = server.blocking(move || checkpoints(&kept, &job)).await?;
+    let found = server.reading(move || checkpoints(&kept, &job)).await?;
     let start = match &page.after {
         None => 0,
         Some(after) => found.iter().position(|one| one.id == *after).map_or(found.len(), |index| index + 1),
@@ -592,7 +468,7 @@ fn shown_entry(server: &Server, entry: &Entry) -> wire::Job {
 /// What is left of a job whose record cannot be read.
 pub(crate) fn unreadable(broken: &Unreadable) -> JobRecord {
     let work = Work::Command { command: Vec::new(), memory_limit: None, checkpoint_dir: None };
-    let order = JobOrder { id: broken.id.clone(), work, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id: broken.id.clone(), work, memory: None, fetch: None };
     let message =
         format!("the server's record of this job cannot be read ({}); nothing of it was deleted", broken.problem);
     let error = Some(JobError { code: "unreadable_record".into(), message, param: None });

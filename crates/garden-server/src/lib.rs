@@ -5,6 +5,7 @@
 //! a client is one, too. So a broken picture or a trace of a gigabyte cannot take the server with it, and its memory after a job is what it was before.
 
 mod answer;
+mod asked;
 pub mod backup;
 mod body;
 mod catalogue;
@@ -30,11 +31,13 @@ mod queue;
 mod retention;
 mod routes;
 mod send;
+mod stock;
 pub mod store;
 mod stream;
 mod tools;
 mod turns;
 mod wire;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -47,6 +50,7 @@ use std::{fmt, io};
 
 use garden_memory::Bytes;
 use garden_train::{DeviceChoice, Gpu, GpuLook};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -60,7 +64,9 @@ pub use disk::FolderError;
 use error::ApiError;
 use gate::{Keys, Peer, Rates};
 use job::JobRecord;
+use stock::{Stock, finish_deletions, take_stock};
 use store::{Store, StoreError};
+use workers::{Kind, Workers};
 
 /// The environment variable with keys. Jobs do not get it.
 pub const KEYS_VARIABLE: &str = "MODEL_GARDEN_API_KEYS";
@@ -73,11 +79,9 @@ const LONGEST_HEAD: usize = 16 << 10;
 const SHOWN: usize = 5;
 /// How long requests that are answered may take when the server is to end.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// Threads that answer, and those that read and write files for them.
+/// Threads that answer, and those that send and receive files and wait for our own program.
 const THREADS: usize = 2;
 const BLOCKING: usize = 16;
-/// Lists of which a piece is read at the same time.
-const LISTS: usize = 2;
 
 /// How a server is set up.
 pub struct Settings {
@@ -117,6 +121,8 @@ pub struct Settings {
     pub pass_env: Vec<String>,
     /// Requests of an address in a second.
     pub rate: u32,
+    /// How long work may take before others come first; 20 s unless a test has no time.
+    pub patience: Duration,
     /// Whether what its folder holds and its database does not know is moved aside at the start.
     pub sets_unknown_aside: bool,
     /// Our own program.
@@ -168,7 +174,11 @@ impl fmt::Display for Error {
                     FolderError::Newer(format) => {
                         write!(f, "`{path}` was written by a newer version of model-garden (format {format})")
                     }
-                    FolderError::KnowsLess(unknown) => write!(
+                    FolderError::KnowsLess { unknown, later } if unknown.is_empty() => write!(
+                        f,
+                        "the database `{path}/garden.db` is older than the folder: {later} files, uploads or jobs were added after it was written"
+                    ),
+                    FolderError::KnowsLess { unknown, .. } => write!(
                         f,
                         "the database `{path}/garden.db` does not know what the folder holds: {}; an older or an empty one may be in its place",
                         some_of(unknown, unknown.len())
@@ -215,8 +225,10 @@ pub(crate) struct Server {
     /// Turns of our own program, and of putting parts of uploads together.
     turns: turns::Turns,
     joining: Arc<Semaphore>,
-    /// Lists that are read, and viewers of jobs, at the same time.
-    lists: Semaphore,
+    /// Threads that read and write for requests.
+    quick: Workers,
+    long: Workers,
+    /// Viewers of jobs at the same time.
     viewers: Arc<Semaphore>,
     live: follow::Live,
     gpu: OnceLock<GpuLook>,
@@ -227,7 +239,7 @@ pub(crate) struct Server {
 impl Server {
     /// Seconds since 1970.
     fn now(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+        now()
     }
 
     fn say(&self, words: &str) {
@@ -308,8 +320,24 @@ impl Server {
         Some(self.gpu()?.total_bytes)
     }
 
-    /// Does something that waits for the disk beside the threads that answer.
+    /// Does something quick that waits for the disk, beside the threads that answer, for the client that is being answered.
     async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.quick.run(&workers::owner(), work).await
+    }
+
+    /// Does something longer that changes nothing.
+    async fn reading<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.long.run(&workers::owner(), work).await
+    }
+
+    /// Does something that takes seconds or minutes. What does it has turns of its own.
+    async fn blocking_for_long<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -330,13 +358,18 @@ impl Server {
 
     /// A job by its name.
     async fn job(self: &Arc<Server>, id: String) -> Result<JobRecord, ApiError> {
-        let asked = id.clone();
-        let found = self.with_store(move |store| match store.job(&asked) {
+        let server = Arc::clone(self);
+        self.blocking(move || server.find_job(&id)).await
+    }
+
+    fn find_job(&self, id: &str) -> Result<JobRecord, ApiError> {
+        match self.store.job(id) {
+            Ok(Some(job)) => Ok(job),
+            Ok(None) => Err(ApiError::missing("fine-tuning job", id)),
             // Shown as such.
-            Err(StoreError::Unreadable(broken)) => Ok(Some(jobs::unreadable(&broken))),
-            found => found,
-        });
-        found.await?.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
+            Err(StoreError::Unreadable(broken)) => Ok(jobs::unreadable(&broken)),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -356,6 +389,10 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         Stock::Folder(error) => broken(error),
         Stock::Store(error) => Error::Database(database.clone(), error),
     })?;
+    finish_deletions(&disk, &store).map_err(|error| match error {
+        Stock::Folder(error) => broken(error),
+        Stock::Store(error) => Error::Database(database.clone(), error),
+    })?;
     disk.clear().map_err(|error| broken(error.into()))?;
     let (wakes, woken) = sync_channel(1);
     let server = Arc::new(Server {
@@ -369,9 +406,10 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         beat: AtomicU64::new(0),
         changes: watch::Sender::new(0),
         wakes,
-        turns: turns::Turns::default(),
+        turns: turns::Turns::new(settings.patience),
         joining: Arc::new(Semaphore::new(1)),
-        lists: Semaphore::new(LISTS),
+        quick: Workers::start(Kind::Quick).map_err(Error::Threads)?,
+        long: Workers::start(Kind::Long).map_err(Error::Threads)?,
         viewers: Arc::new(Semaphore::new(live::VIEWERS)),
         live: follow::Live::default(),
         gpu: OnceLock::new(),
@@ -412,49 +450,9 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, wanted);
 }
 
-/// Why stock cannot be taken.
-enum Stock {
-    Folder(FolderError),
-    Store(StoreError),
-}
-
-/// Compares what the folder holds with what the database knows: what an operator should know of it, if anything. A database that knows less than it once did is refused, since a server
-/// that went on with it would look as if nothing were missing.
-fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result<Option<String>, Stock> {
-    let unknown = disk.unknown(|kind, id| match kind {
-        // What cannot be asked about may be known.
-        disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
-        disk::Kind::Part => store.has_part(id).unwrap_or(true),
-        disk::Kind::Job => match store.job(id) {
-            Ok(Some(job)) => {
-                if job.status.is_final() {
-                    disk.forget_rows(id);
-                }
-                true
-            }
-            Ok(None) => false,
-            // Also one whose record cannot be read.
-            Err(_) => store.has_job(id).unwrap_or(true),
-        },
-    });
-    let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
-    if unknown.is_empty() {
-        return Ok(None);
-    }
-    let names: Vec<String> = unknown.iter().map(|thing| thing.place.clone()).collect();
-    let some = some_of(&names, names.len());
-    if sets_aside {
-        let aside = disk.set_aside(&unknown).map_err(|error| Stock::Folder(error.into()))?;
-        return Ok(Some(format!("moved aside, to `{}`: {some}", aside.display())));
-    }
-    // A kill leaves one thing at most.
-    let is_lost = names.len() > 1 && store.is_empty().map_err(Stock::Store)?;
-    if is_lost || unknown.iter().any(|thing| disk.has_worked(thing)) {
-        return Err(Stock::Folder(FolderError::KnowsLess(names)));
-    }
-    Ok(Some(format!(
-        "the database does not know {some}; a kill may have left this, and nothing was deleted (--set-unknown-aside moves it to `unknown`)"
-    )))
+/// Seconds since 1970.
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(), Error> {
@@ -485,14 +483,19 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
         let address = peer.ip().to_canonical();
         // All of them are at work: this one has to come again.
         let Some(known) = server.connections.admit(number, address) else { continue };
-        drop(stream.set_nodelay(true));
         let stream = Moving::new(stream, known.clone());
-        let router = router.clone().layer(axum::Extension(Peer(address))).layer(axum::Extension(known.clone()));
+        let (answering, of_request) = (TowerToHyperService::new(router.clone()), known.clone());
+        let answering = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            let extensions = request.extensions_mut();
+            extensions.insert(Peer(address));
+            extensions.insert(of_request.clone());
+            hyper::service::Service::call(&answering, request)
+        });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS)
             .max_buf_size(LONGEST_HEAD)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            .serve_connection(TokioIo::new(stream), answering);
         let connection = farewell.watch(connection);
         let connections = server.connections.clone();
         tokio::spawn(async move {

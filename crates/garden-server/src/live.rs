@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use crate::error::ApiError;
 use crate::job::{JobFolder, Status};
 use crate::store::Page;
 use crate::wire::{self, LiveKind};
+use crate::workers::owner;
 
 /// Bytes of a file that a viewer gets at once, which are held while it does not take them.
 const PIECE: u64 = 8 << 10;
@@ -92,6 +92,7 @@ impl From {
 /// Somebody who looks.
 struct Viewer {
     server: Arc<Server>,
+    owner: String,
     id: String,
     place: Place,
     changes: tokio::sync::watch::Receiver<u64>,
@@ -120,7 +121,8 @@ pub(crate) async fn live(
     let room = Arc::clone(&server.viewers).try_acquire_owned().map_err(|_| ApiError::busy())?;
     let changes = server.changes.subscribe();
     let (kept, found) = (Arc::clone(&server), VecDeque::new());
-    let viewer = Viewer { server: kept, id, place, changes, asked: None, found, is_over: false, _place: room };
+    let viewer =
+        Viewer { server: kept, owner: owner(), id, place, changes, asked: None, found, is_over: false, _place: room };
     let stream = futures_util::stream::unfold(viewer, |mut viewer| async {
         let event = viewer.next().await?;
         Some((Ok::<_, Infallible>(event), viewer))
@@ -171,7 +173,7 @@ impl Viewer {
         let asks = has_changed || self.asked.is_none_or(|asked| asked.elapsed() >= ASK);
         self.changes.mark_unchanged();
         let (server, id, place) = (Arc::clone(&self.server), self.id.clone(), self.place);
-        let Ok(news) = self.server.blocking(move || look(&server, &id, place, asks)).await else {
+        let Ok(news) = self.server.long.run(&self.owner, move || look(&server, &id, place, asks)).await else {
             self.is_over = true;
             let words = "{\"message\": \"the job cannot be read\"}";
             self.found.push_back(Event::default().event(LiveKind::Error.name()).data(words));
@@ -246,7 +248,7 @@ fn at(place: Place) -> Event {
 
 /// Whole lines of a file behind an offset with the bytes that they take there, and its last one without an end once nobody will write that. A file that has become shorter was begun anew.
 fn lines(path: &Path, offset: &mut u64, is_final: bool, is_all: &mut bool) -> Vec<(String, u64)> {
-    let Ok(mut file) = File::open(path) else { return Vec::new() };
+    let Ok((mut file, _)) = garden_files::open(path) else { return Vec::new() };
     let length = file.metadata().map_or(0, |found| found.len());
     if length < *offset {
         *offset = 0;

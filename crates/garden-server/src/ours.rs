@@ -18,15 +18,15 @@ use futures_util::StreamExt as _;
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
+use crate::asked::{Asked, PRIORITIES, metadata_of};
 use crate::body::{Fields, LARGEST_REQUEST, Pace, read, read_fields};
 use crate::catalogue::{Found, Tuned, find, find_base};
 use crate::error::ApiError;
+use crate::files::Reserved;
 use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobOrder, JobRecord, Status, Work};
-use crate::jobs::{
-    Abandoned, PRIORITIES, add, answer_with, made_before, metadata_of, refuse_unless_commands, request_key, submission,
-};
+use crate::jobs::{Abandoned, add, answer_with, made_before, refuse_unless_commands, request_key, submission};
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
 use crate::tools::{Input, Said};
@@ -109,7 +109,7 @@ pub(crate) async fn report(
     let folder = server.disk.job(job.id());
     let page = folder.output().join(garden_run::REPORT);
     if job.status.is_final() && page.exists() {
-        let text = tokio::fs::read_to_string(&page).await;
+        let text = server.blocking_for_long(move || Ok(garden_files::read_settings(&page))).await?;
         let text = text.map_err(|error| ApiError::internal("the report cannot be read", &error))?;
         return text_answer("text/html; charset=utf-8", text);
     }
@@ -158,10 +158,14 @@ pub(crate) async fn diagnose(
     server.check_space()?;
     let failed = |error: std::io::Error| ApiError::of_disk("the trace cannot be kept", &error);
     let mut file = tokio::fs::File::create(&path).await.map_err(failed)?;
+    // It takes its part of the quota until it was judged, as a file does.
+    let stored = server.with_store(|store| store.bytes()).await?;
+    let mut reserved = Reserved::new(&server);
     let (mut pace, mut stream) = (Pace::new(), body.into_data_stream());
     while let Some(piece) = pace.wait(stream.next()).await? {
         let piece = piece.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
         pace.count(piece.len(), LARGEST_TRACE)?;
+        reserved.grow(piece.len() as u64, stored)?;
         file.write_all(&piece).await.map_err(failed)?;
     }
     file.flush().await.map_err(failed)?;
@@ -222,11 +226,11 @@ pub(crate) async fn plan_for(
     Extension(client): Extension<Client>,
     body: Body,
 ) -> Answer {
-    let mut fields = read_fields::<NewJob>(body).await?;
+    let asked = Asked::read(read_fields::<NewJob>(body).await?)?;
     let kept = Arc::clone(&server);
     let (job, folder) = server
         .blocking(move || {
-            let (job, abandoned) = submission(&kept, &mut fields, crate::disk::LOOK)?;
+            let (job, abandoned) = submission(&kept, asked, crate::disk::LOOK)?;
             let written = kept.disk.job(job.id()).write_order(&placed_order(&kept, &job)?);
             written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))?;
             Ok((job, abandoned))
@@ -269,7 +273,7 @@ pub(crate) async fn command(
     fields.end()?;
     let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
     let work = Work::Command { command, memory_limit, checkpoint_dir };
-    let order = JobOrder { id: new_id("ftjob-"), work, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id: new_id("ftjob-"), work, memory: None, fetch: None };
     let job = JobRecord {
         priority,
         metadata,
@@ -330,7 +334,7 @@ fn own_memory() -> Option<u64> {
 pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
     let kept = Arc::clone(&server);
     let text = server
-        .blocking(move || {
+        .reading(move || {
             let mut text = String::new();
             let mut gauge = |name: &str, help: &str, kind: &str, rows: Vec<(String, f64)>| {
                 text.push_str(&format!("# HELP model_garden_{name} {help}\n# TYPE model_garden_{name} {kind}\n"));
@@ -352,7 +356,7 @@ pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
             gauge("connections", "Open connections.", "gauge", bytes(kept.connections.count() as u64));
             let own = own_memory().map(|bytes| (String::new(), bytes as f64));
             gauge("server_resident_bytes", "Memory of the server itself.", "gauge", own.into_iter().collect());
-            let running = kept.store.jobs_with(Status::Running, crate::queue::AT_ONCE)?;
+            let running = kept.store.jobs_with(Status::Running, crate::queue::RUNNING)?;
             let now: Vec<(String, crate::follow::Progress)> = running
                 .iter()
                 .flatten()

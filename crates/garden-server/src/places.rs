@@ -22,7 +22,6 @@ pub(crate) fn placed_order(server: &Server, job: &JobRecord) -> Result<JobOrder,
     let mut order = job.order.clone();
     order.memory = server.memory().map(|bytes| bytes.0);
     order.fetch.clone_from(&server.settings.fetch);
-    order.fetch_bytes = Some(server.settings.quota_bytes.saturating_sub(server.store.bytes()?));
     if let Work::Training { recipe } = &mut order.work {
         let folder = server.disk.job(job.id());
         recipe.base_model = find_base(server, &job.base)?.folder.display().to_string();

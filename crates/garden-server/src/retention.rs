@@ -41,19 +41,25 @@ pub(crate) async fn delete_job(State(server): State<Arc<Server>>, UrlPath(id): U
 
 /// Deletes a job that is over, with everything that came of it.
 pub(crate) fn delete(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
-    if let Some(file) = job.result_file.as_deref().map(|id| server.store.file(id)).transpose()?.flatten() {
-        crate::files::remove(server, &file)?;
-    }
-    forget(server, job.id())
+    discard(server, job.id(), job.result_file.as_deref())
 }
 
-/// Puts a job's folder away, forgets the job, and removes the folder. A folder that nobody knew of would look like one whose record was lost.
+/// Deletes a job that has no result.
 pub(crate) fn forget(server: &Server, id: &str) -> Result<(), ApiError> {
+    discard(server, id, None)
+}
+
+/// The folder goes out of sight first: a server that is killed after that goes on with deleting the job when it is started again.
+fn discard(server: &Server, id: &str, result_file: Option<&str>) -> Result<(), ApiError> {
     let away = server.disk.put_job_away(id);
-    if let Err(error) = server.change_even_if_full(|store| store.delete_job(id, server.now())) {
-        server.disk.put_job_back(id, away.as_deref());
-        return Err(error.into());
-    }
+    let discard = || -> Result<(), ApiError> {
+        if let Some(file) = result_file.map(|id| server.store.file(id)).transpose()?.flatten() {
+            crate::files::remove(server, &file)?;
+        }
+        server.change_even_if_full(|store| store.delete_job(id, server.now()))?;
+        Ok(())
+    };
+    discard().inspect_err(|_| server.disk.put_job_back(id, away.as_deref()))?;
     server.disk.remove(away.as_deref());
     Ok(())
 }

@@ -57,11 +57,29 @@ impl Route {
     }
 }
 
+/// Where OpenAI's clients look, and where Azure's look for the same, with their newer and their older kind of address.
+const OPENAI: &str = "/v1/";
+const AZURE: [&str; 2] = ["/openai/v1/", "/openai/"];
+
+/// The path under which a route is described.
+pub(crate) fn described_path(path: &str) -> String {
+    match AZURE.iter().find_map(|beginning| path.strip_prefix(beginning)) {
+        Some(rest) => format!("{OPENAI}{rest}"),
+        None => path.to_string(),
+    }
+}
+
 /// All of them behind the gate.
 pub(crate) fn router(server: Arc<Server>) -> Router {
     let mut router = Router::new();
     for Route { described, answers } in table() {
-        router = router.route(described.path, answers.fallback(ours::wrong_method));
+        let answers = answers.fallback(ours::wrong_method);
+        if let Some(rest) = described.path.strip_prefix(OPENAI) {
+            for beginning in AZURE {
+                router = router.route(&format!("{beginning}{rest}"), answers.clone());
+            }
+        }
+        router = router.route(described.path, answers);
     }
     router
         .fallback(ours::nothing)

@@ -27,6 +27,13 @@ fn gone(error: std::io::Error) -> ApiError {
     }
 }
 
+/// Opens a file, and nothing that only looks like one: a pipe would be waited for without an end.
+async fn open_file(path: &Path) -> std::io::Result<File> {
+    let path = path.to_path_buf();
+    let opened = tokio::task::spawn_blocking(move || garden_files::open(&path)).await.map_err(std::io::Error::other)?;
+    Ok(File::from_std(opened?.0))
+}
+
 /// What a request asks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
@@ -41,7 +48,7 @@ enum Wanted {
 
 /// A file as an answer. Clients that have it are told so, and those that lost the connection can ask for the rest.
 pub(crate) async fn send_file(path: &Path, kind: &'static str, headers: &HeaderMap) -> Answer {
-    let mut file = File::open(path).await.map_err(gone)?;
+    let mut file = open_file(path).await.map_err(gone)?;
     let found = file.metadata().await.map_err(gone)?;
     let length = found.len();
     let changed = found.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
@@ -180,7 +187,7 @@ pub(crate) fn send_archive(members: Vec<Member>) -> Answer {
 }
 
 async fn open(member: &Member) -> std::io::Result<(Vec<u8>, Take<File>)> {
-    let file = File::open(&member.path).await?;
+    let file = open_file(&member.path).await?;
     let mut header = tar::Header::new_gnu();
     header.set_path(&member.name)?;
     header.set_size(member.bytes);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, params_from_iter};
 
 pub use records::{
-    Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Page, PartAdded,
+    Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Numbers, Page, PartAdded,
     PartRecord, RequestKey, ResultRecord, StoreError, Unreadable, UploadRecord,
 };
 
@@ -28,9 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pages that are worth it.
 const LEAST_TO_SHRINK: i64 = 256;
 /// Connections that read at the same time.
-const READERS: usize = 4;
+const READERS: usize = 6;
 /// Kibibytes of the database that a connection keeps in memory: the writer, and each reader.
-const CACHE: (i64, i64) = (4096, 1024);
+const CACHE: (i64, i64) = (4096, 512);
 
 /// The database.
 #[derive(Debug)]
@@ -76,6 +76,15 @@ impl Store {
         let any = "SELECT EXISTS (SELECT 1 FROM files) OR EXISTS (SELECT 1 FROM parts) OR EXISTS (SELECT 1 FROM jobs)";
         let any: bool = self.read().query_row(any, [], |row| row.get(0))?;
         Ok(!any)
+    }
+
+    /// How many files, uploads and jobs were ever added. These numbers only grow, also if what they count is deleted.
+    pub fn numbers(&self) -> Result<Numbers, StoreError> {
+        let connection = self.read();
+        let mut statement =
+            connection.prepare_cached("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)")?;
+        let mut last = |table: &str| statement.query_row([table], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs);
+        Ok(Numbers { files: last("files")?, uploads: last("uploads")?, jobs: last("jobs")? })
     }
 
     /// Whether it answers; an error says why not.

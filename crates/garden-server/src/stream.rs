@@ -12,6 +12,7 @@ use crate::answer::{Answer, text_answer};
 use crate::error::ApiError;
 use crate::store::{Listed, Page};
 use crate::wire::Identified;
+use crate::workers::owner;
 
 /// A row of a list, as it goes out.
 #[derive(Clone, Debug)]
@@ -57,6 +58,7 @@ pub(crate) enum End {
 /// A list on its way.
 struct Sending {
     server: Arc<Server>,
+    owner: String,
     read: Reader,
     /// What is left of it.
     page: Page,
@@ -79,6 +81,7 @@ pub(crate) async fn send_list(
     let server = Arc::clone(server);
     let mut sending = Sending {
         server,
+        owner: owner(),
         read: Arc::new(read),
         page,
         at_once,
@@ -112,11 +115,7 @@ impl Sending {
     async fn next(&mut self) -> Result<String, ApiError> {
         let asked = Page { limit: self.page.limit.min(self.at_once), ..self.page.clone() };
         let (server, read) = (Arc::clone(&self.server), Arc::clone(&self.read));
-        // A few at a time, so that single rows do not wait for many.
-        let turn = self.server.lists.acquire().await;
-        let turn = turn.map_err(|error| ApiError::internal("the server ends", &error))?;
-        let Listed { rows, has_more, last } = self.server.blocking(move || read(&server, &asked)).await?;
-        drop(turn);
+        let Listed { rows, has_more, last } = self.server.long.run(&self.owner, move || read(&server, &asked)).await?;
         let mut text = String::new();
         if !self.has_begun {
             self.has_begun = true;

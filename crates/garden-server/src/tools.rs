@@ -1,6 +1,5 @@
 //! Our own program, asked for something that reads files of clients: what they hold, however large or broken, stays outside the server's memory.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,14 +37,15 @@ impl Server {
         let turn = self.turns.take(owner).await?;
         let words: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
         let program = self.settings.program.clone();
-        let environment = crate::environment::of_jobs(&self.settings.pass_env);
-        self.blocking(move || {
+        let environment = crate::environment::of_jobs(self);
+        self.blocking_for_long(move || {
             // Held by the work: whoever asked may be gone long before it is done.
             let _turn = turn;
             let file = match &input {
                 Input::None => None,
                 Input::File(path) => {
-                    Some(File::open(path).map_err(|error| ApiError::internal("a file cannot be read", &error))?)
+                    let opened = garden_files::open(path);
+                    Some(opened.map_err(|error| ApiError::internal("a file cannot be read", &error))?.0)
                 }
             };
             let Brief { code, output, error } = run_briefly(&program, &words, &environment, file, PATIENCE, LONGEST)

@@ -13,8 +13,6 @@ use crate::error::ApiError;
 
 /// Pieces of work at the same time that have not taken long yet.
 pub(crate) const QUICK: usize = 2;
-/// How long that is.
-pub(crate) const SLOW: Duration = Duration::from_secs(20);
 /// All pieces of work at the same time.
 pub(crate) const MOST: usize = 8;
 /// Those of one client.
@@ -29,9 +27,10 @@ pub(crate) struct Turn {
     pub age: Duration,
 }
 
-/// Which of those that wait may begin now, in the order of their turns: of the client with the fewest first, then by age. `waiting` has the oldest first.
-pub(crate) fn grant(running: &[Turn], waiting: &[&str]) -> Vec<usize> {
-    let quick = running.iter().filter(|turn| turn.age < SLOW).count();
+/// Which of those that wait may begin now, in the order of their turns: of the client with the fewest first, then by age. `waiting` has the oldest first; work of the age
+/// `slow` gives its place away.
+pub(crate) fn grant(running: &[Turn], waiting: &[&str], slow: Duration) -> Vec<usize> {
+    let quick = running.iter().filter(|turn| turn.age < slow).count();
     let places = QUICK.saturating_sub(quick).min(MOST.saturating_sub(running.len()));
     let mut owners: Vec<&str> = running.iter().map(|turn| turn.owner.as_str()).collect();
     let mut granted: Vec<usize> = Vec::new();
@@ -52,8 +51,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Turns of requests.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Turns(Arc<Mutex<Lists>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    lists: Arc<Mutex<Lists>>,
+    slow: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Lists {
@@ -78,6 +80,10 @@ impl Drop for Taken {
 }
 
 impl Turns {
+    pub fn new(slow: Duration) -> Turns {
+        Turns { lists: Arc::default(), slow }
+    }
+
     /// Waits for a turn, for a while.
     pub async fn take(&self, owner: &str) -> Result<Taken, ApiError> {
         let (give, mut given) = oneshot::channel();
@@ -113,7 +119,7 @@ impl Turns {
                 .map(|(_, owner, since)| Turn { owner: owner.clone(), age: since.elapsed() })
                 .collect();
             let owners: Vec<&str> = lists.waiting.iter().map(|(owner, _)| owner.as_str()).collect();
-            let mut granted = grant(&running, &owners);
+            let mut granted = grant(&running, &owners, self.slow);
             granted.sort_unstable();
             for index in granted.into_iter().rev() {
                 let Some((owner, give)) = lists.waiting.remove(index) else { continue };
@@ -130,7 +136,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,7 +167,7 @@ mod tests {
             (&[("a", 60), ("a", 60), ("a", 60), ("b", 60), ("b", 60), ("b", 60), ("c", 60), ("c", 60)], &["d"], &[]),
         ];
         for (running, waiting, expected) in table {
-            assert_eq!(grant(&turns(running), waiting), *expected, "{running:?}, {waiting:?}");
+            assert_eq!(grant(&turns(running), waiting, Duration::from_secs(20)), *expected, "{running:?}, {waiting:?}");
         }
     }
 }

@@ -26,7 +26,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::MOST_PAIRS;
-use crate::jobs::LONGEST;
+use crate::asked::LONGEST;
 
 pub(crate) use check::Check;
 pub(crate) use checkpoint::{Checkpoint, CheckpointMetrics};

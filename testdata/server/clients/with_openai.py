@@ -179,4 +179,12 @@ with step("Azure's client, api-version"):
     sent = azure.files.create(file=("rows.jsonl", data), purpose="fine-tune")
     assert azure.files.delete(sent.id).deleted
 
+with step("Azure's client, azure_endpoint and key"):
+    # It asks for `/openai/files` then.
+    azure = openai.AzureOpenAI(azure_endpoint=BASE.removesuffix("/v1"), api_key=KEY, api_version="2024-10-21", _strict_response_validation=True)
+    sent = azure.files.create(file=("rows.jsonl", data), purpose="fine-tune")
+    assert azure.files.content(sent.id).read() == data and azure.files.delete(sent.id).deleted
+    assert azure.fine_tuning.jobs.retrieve(job.id).id == job.id
+    assert azure.models.retrieve(MODEL).id == MODEL
+
 end()

@@ -20,12 +20,12 @@ const REQUEST_TIME: i64 = 24 * 3600;
 
 impl Queue {
     /// Measures folders that grow, and some of those that nobody has measured yet.
-    pub(super) fn measure(&mut self, running: &[JobRecord]) {
+    pub(super) fn measure<'a>(&mut self, growing: impl Iterator<Item = &'a JobRecord>) {
         if self.measured.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let began = Instant::now();
-        running.iter().for_each(|job| self.measure_one(job.id()));
+        growing.for_each(|job| self.measure_one(job.id()));
         match self.server.store.not_measured(AT_ONCE) {
             Ok(ids) => ids.iter().for_each(|id| self.measure_one(id)),
             Err(error) => self.trouble("", "the queue", error.to_string()),
@@ -56,16 +56,30 @@ impl Queue {
             crate::files::end(&self.server, upload, "expired")?;
         }
         self.server.store.forget_requests(now - REQUEST_TIME)?;
-        if let Some(keep) = self.server.settings.keep {
-            self.retire(now - i64::try_from(keep.as_secs()).unwrap_or(i64::MAX))?;
+        // By its own count: a clock that jumps forward would make everything old at once.
+        let seconds = self.counted.elapsed().as_secs();
+        let count = self.server.store.count_time(seconds)?;
+        self.counted += Duration::from_secs(seconds);
+        if let Some(before) = self.server.settings.keep.and_then(|keep| count.checked_sub(keep.as_secs())) {
+            self.retire(i64::try_from(before).unwrap_or(i64::MAX))?;
         }
         self.server.store.shrink()?;
         Ok(())
     }
 
-    /// Deletes jobs that ended before a moment. What a model was made of goes, the model itself stays: that is deleted by name.
+    /// Says outside of the database what it knows by now, so that an older one in its place is noticed.
+    pub(super) fn note_numbers(&mut self) -> Result<(), ApiError> {
+        let numbers = self.server.store.numbers()?;
+        // What cannot be written now is in the next round.
+        if self.numbers != Some(numbers) && self.server.disk.note_numbers(numbers).is_ok() {
+            self.numbers = Some(numbers);
+        }
+        Ok(())
+    }
+
+    /// Deletes jobs that have been over since before a moment of the server's count. What a model was made of goes, the model itself stays: that is deleted by name.
     fn retire(&mut self, before: i64) -> Result<(), ApiError> {
-        for job in self.server.store.ended_before(before, AT_ONCE)? {
+        for job in self.server.store.kept_before(before, AT_ONCE)? {
             let has_model = job.result_model.is_some() && !job.is_result_deleted;
             match has_model {
                 true => crate::retention::trim(&self.server, &job)?,

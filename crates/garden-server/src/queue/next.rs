@@ -57,8 +57,6 @@ pub(super) struct Waits {
     pub orphaned: Option<Duration>,
     /// What the server lacks: a job that runs is held, and one that ended without a word may have ended of it.
     pub lack: Option<Hold>,
-    /// Whether it was asked to end because of that.
-    pub was_held: bool,
 }
 
 /// What is to be done.
@@ -100,6 +98,8 @@ pub(super) enum Action {
 /// Why a job starts again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
+    /// We asked it to end, and nobody wishes for that any more.
+    Asked(String),
     /// It was asked to end, and not by us.
     StoppedFromOutside(String),
     /// Its process is gone without a word.
@@ -211,14 +211,15 @@ fn work(job: &JobRecord, folder: &FolderState, process: Process, waits: &Waits) 
     match &folder.outcome {
         // What was asked to end may call that an error, and a trainer that had not begun yet dies of it.
         Some(JobOutcome::Failed { .. }) if matches!(job.wish, Wish::Cancel | Wish::Pause) => died(job, folder, waits),
-        Some(JobOutcome::Failed { .. }) if job.wish == Wish::GoOn && waits.was_held => {
-            Action::Hold(waits.lack.unwrap_or(Hold::Quota), "it ended when it was asked to".into())
+        Some(JobOutcome::Failed { .. }) if job.wish == Wish::GoOn && held_for(job).is_some() => {
+            Action::Hold(held_for(job).unwrap_or(Hold::Quota), "it ended when it was asked to".into())
         }
         Some(JobOutcome::Done { tokens, words }) => Action::Succeed { tokens: *tokens, words: words.clone() },
         Some(JobOutcome::Failed { error }) => Action::Fail(error.clone()),
-        Some(JobOutcome::Stopped { step, words }) => stopped(job, folder, *step, words, waits),
+        Some(JobOutcome::Stopped { step, words }) => stopped(job, folder, *step, words),
         Some(JobOutcome::NoRoom { words }) => held(job, folder, Hold::Memory, words),
         Some(JobOutcome::NoSpace { words }) => held(job, folder, Hold::Disk, words),
+        Some(JobOutcome::NoQuota { words }) => held(job, folder, Hold::Quota, words),
         None => died(job, folder, waits),
     }
 }
@@ -244,16 +245,25 @@ fn held(job: &JobRecord, folder: &FolderState, hold: Hold, words: &str) -> Actio
     }
 }
 
+/// What the server lacked when it asked the job to end.
+fn held_for(job: &JobRecord) -> Option<Hold> {
+    job.stop.and_then(|stop| stop.hold)
+}
+
 /// It was asked to end, and has saved.
-fn stopped(job: &JobRecord, folder: &FolderState, step: Option<u64>, words: &str, waits: &Waits) -> Action {
+fn stopped(job: &JobRecord, folder: &FolderState, step: Option<u64>, words: &str) -> Action {
     match job.wish {
         Wish::Cancel => Action::Cancel(format!("The job has been cancelled: {words}.")),
         Wish::Pause => Action::Pause(words.to_string()),
         Wish::Finish if step.is_none_or(|step| step == 0) => nothing_learnt(),
         Wish::Finish => Action::Finish,
-        Wish::GoOn if waits.was_held => Action::Hold(waits.lack.unwrap_or(Hold::Quota), words.to_string()),
-        // Not us: the machine is shut down, or its operator has done it.
-        Wish::GoOn => again(job, folder, Why::StoppedFromOutside(words.to_string())),
+        Wish::GoOn => match (held_for(job), job.stop) {
+            (Some(hold), _) => Action::Hold(hold, words.to_string()),
+            // A pause that was taken back.
+            (None, Some(_)) => again(job, folder, Why::Asked(words.to_string())),
+            // Not us: the machine is shut down, or its operator has done it.
+            (None, None) => again(job, folder, Why::StoppedFromOutside(words.to_string())),
+        },
     }
 }
 

@@ -29,7 +29,7 @@ impl Store {
             return Ok(known);
         }
         change.execute(
-            "INSERT INTO jobs (id, status, priority, result, record, created_at, finished_at, base) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO jobs (id, status, priority, result, record, created_at, finished_at, base, line) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 job.id(),
                 job.status.name(),
@@ -38,7 +38,8 @@ impl Store {
                 serde_json::to_string(job)?,
                 job.created_at,
                 job.finished_at,
-                job.base
+                job.base,
+                line_of(job)
             ],
         )?;
         let seq = change.last_insert_rowid();
@@ -113,6 +114,19 @@ impl Store {
         entries(&self.read(), &sql, params![status.name(), signed(limit as u64)])
     }
 
+    /// Jobs of a status that wait, those that come first in front: the first of each line, so that a long one hides no other. There are no more than `limit`.
+    pub fn first_of_lines(&self, status: Status, of_each: usize, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        // The index has all that the inner part asks for: records may be large.
+        let sql = format!(
+            "SELECT {RECORD} FROM jobs JOIN (
+                 SELECT seq AS chosen FROM (
+                     SELECT seq, priority, row_number() OVER (PARTITION BY line ORDER BY priority DESC, seq) AS place FROM jobs WHERE status = ?1
+                 ) WHERE place <= ?2 ORDER BY place, priority DESC, seq LIMIT ?3
+             ) ON seq = chosen ORDER BY priority DESC, seq"
+        );
+        entries(&self.read(), &sql, params![status.name(), signed(of_each as u64), signed(limit as u64)])
+    }
+
     /// How many jobs there are of each status.
     pub fn job_counts(&self) -> Result<BTreeMap<String, u64>, StoreError> {
         let connection = self.read();
@@ -130,10 +144,24 @@ impl Store {
         self.list("jobs", columns, page, Some(("result IS NOT NULL", Vec::new())), read)
     }
 
-    /// Jobs that ended before a moment and of which more than a model is left, the oldest first.
-    pub fn ended_before(&self, moment: i64, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        let sql =
-            format!("SELECT {RECORD} FROM jobs WHERE finished_at < ? AND NOT is_trimmed ORDER BY finished_at LIMIT ?");
+    /// Counts seconds for which the server has run; how many there are. Jobs that have ended meanwhile are kept from now on.
+    pub fn count_time(&self, seconds: u64) -> Result<u64, StoreError> {
+        let mut connection = self.write();
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        change.prepare_cached("UPDATE clock SET seconds = seconds + ?")?.execute([signed(seconds)])?;
+        let now: i64 = change.prepare_cached("SELECT seconds FROM clock")?.query_row([], |row| row.get(0))?;
+        let new =
+            "UPDATE jobs SET kept_from = ? WHERE kept_from IS NULL AND finished_at IS NOT NULL AND NOT is_trimmed";
+        change.prepare_cached(new)?.execute([now])?;
+        change.commit()?;
+        Ok(now.unsigned_abs())
+    }
+
+    /// Jobs that have been over since before a moment of that count and of which more than a model is left, the oldest first.
+    pub fn kept_before(&self, moment: i64, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let sql = format!(
+            "SELECT {RECORD} FROM jobs WHERE kept_from < ? AND finished_at IS NOT NULL AND NOT is_trimmed ORDER BY kept_from LIMIT ?"
+        );
         Ok(readable(entries(&self.read(), &sql, params![moment, signed(limit as u64)])?))
     }
 
@@ -152,9 +180,9 @@ impl Store {
         if let Some(events) = change(&mut job) {
             let result = job.result_model.as_ref().filter(|_| !job.is_result_deleted);
             write.execute(
-                "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ?, finished_at = ?, is_trimmed = ? WHERE id = ?",
+                "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ?, finished_at = ?, is_trimmed = ?, line = ? WHERE id = ?",
                 params![job.status.name(), job.priority, result, serde_json::to_string(&job)?, job.finished_at,
-                    job.is_trimmed && !job.is_result_deleted, id],
+                    job.is_trimmed && !job.is_result_deleted, line_of(&job), id],
             )?;
             insert_events(&write, id, now, &events)?;
             write.commit()?;
@@ -190,6 +218,15 @@ impl Store {
         let connection = self.read();
         let mut statement = connection.prepare_cached("SELECT id FROM jobs WHERE disk_bytes IS NULL LIMIT ?")?;
         Ok(statement.query_map([signed(limit as u64)], |row| row.get(0))?.collect::<Result<_, _>>()?)
+    }
+}
+
+/// The line in which a job waits: its client's, by what it waits for besides its turn. One whose files are being looked at has had its turn.
+fn line_of(job: &JobRecord) -> String {
+    let hold = job.hold.map(|hold| serde_json::to_value(hold).unwrap_or_default());
+    match job.status {
+        Status::ValidatingFiles if job.starts > 0 => "begun".to_string(),
+        _ => format!("{}\n{}", job.owner, hold.as_ref().and_then(|hold| hold.as_str()).unwrap_or_default()),
     }
 }
 

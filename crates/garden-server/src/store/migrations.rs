@@ -5,7 +5,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::StoreError;
 
 /// Step N brings version N to version N + 1. A step that was released never changes again.
-const STEPS: [&str; 2] = [FIRST, SECOND];
+const STEPS: [&str; 3] = [FIRST, SECOND, THIRD];
 
 /// The version of the tables.
 pub(super) const VERSION: i64 = STEPS.len() as i64;
@@ -62,6 +62,20 @@ CREATE INDEX requests_by_time ON requests (created_at);
 CREATE INDEX requests_of_job ON requests (job);
 INSERT OR IGNORE INTO requests (owner, key, digest, job, created_at)
     SELECT '', record ->> 'idempotency_key', '', id, created_at FROM jobs WHERE json_valid(record) AND record ->> 'idempotency_key' IS NOT NULL;
+";
+
+/// Jobs that wait stand in lines (see `line_of` in jobs.rs). How long a job has been over is counted by the server itself, which a clock that jumps does not change.
+const THIRD: &str = "
+ALTER TABLE jobs ADD COLUMN line TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN kept_from INTEGER;
+UPDATE jobs SET line = CASE WHEN status = 'validating_files' AND COALESCE(record ->> 'starts', 0) > 0 THEN 'begun'
+        ELSE COALESCE(record ->> 'owner', '') || char(10) || COALESCE(record ->> 'hold', '') END
+    WHERE status IN ('validating_files', 'queued') AND json_valid(record);
+CREATE INDEX jobs_in_line ON jobs (status, line, priority DESC, seq);
+DROP INDEX jobs_by_end;
+CREATE INDEX jobs_by_age ON jobs (kept_from) WHERE finished_at IS NOT NULL AND NOT is_trimmed;
+CREATE TABLE clock (seconds INTEGER NOT NULL);
+INSERT INTO clock (seconds) VALUES (0);
 ";
 
 /// `PRAGMA auto_vacuum`: pages go back to the disk when they are asked to.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Why the database cannot be used.
@@ -82,6 +83,25 @@ pub struct ResultRecord {
     pub base: String,
     /// When it was made.
     pub created_at: i64,
+}
+
+/// How many of each were ever added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// Files.
+    pub files: u64,
+    /// Uploads in parts.
+    pub uploads: u64,
+    /// Jobs.
+    pub jobs: u64,
+}
+
+impl Numbers {
+    /// By how many these are more than others.
+    pub fn beyond(self, other: Numbers) -> u64 {
+        let more = [(self.files, other.files), (self.uploads, other.uploads), (self.jobs, other.jobs)];
+        more.iter().map(|(one, other)| one.saturating_sub(*other)).sum()
+    }
 }
 
 /// Names of what a database knows.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::migrations::VERSION;
 use super::*;
-use crate::job::{JobRecord, Status, Wish};
+use crate::job::{Hold, JobRecord, Status, Wish};
 
 /// A store in a folder of its own, which goes with it.
 struct Fresh {
@@ -236,6 +236,61 @@ fn a_record_that_cannot_be_read_spoils_nothing_else() {
 }
 
 #[test]
+fn a_long_line_hides_no_other() {
+    let fresh = Fresh::new("lines");
+    let store = &fresh.store;
+    let add = |id: &str, status, owner: &str, hold| {
+        let job = JobRecord { owner: owner.into(), hold, ..job(id, status, 0) };
+        store.add_job(&job, &[], None).unwrap();
+    };
+    let ids = |jobs: Vec<Entry>| jobs.iter().flatten().map(|job| job.id().to_string()).collect::<Vec<_>>();
+    (0..150).for_each(|number| add(&format!("busy-{number:03}"), Status::ValidatingFiles, "busy", None));
+    add("other", Status::ValidatingFiles, "other", None);
+    let found = ids(store.first_of_lines(Status::ValidatingFiles, 20, 100).unwrap());
+    assert_eq!((found.len(), found[0].as_str(), found[20].as_str()), (21, "busy-000", "other"));
+    // One that has begun is looked after, wherever it stands.
+    let begin = |job: &mut JobRecord| {
+        job.starts = 1;
+        Some(Vec::new())
+    };
+    store.change_job("busy-149", 1, begin).unwrap();
+    assert_eq!(ids(store.first_of_lines(Status::ValidatingFiles, 20, 100).unwrap())[20], "busy-149");
+    // Those that wait for something that does not come do not keep back those that could start, of the same client, either.
+    (0..150).for_each(|number| add(&format!("held-{number:03}"), Status::Queued, "busy", Some(Hold::Files)));
+    add("free", Status::Queued, "busy", None);
+    assert_eq!(ids(store.first_of_lines(Status::Queued, 20, 100).unwrap()).last().unwrap(), "free");
+    // With more lines than places the first of each come first.
+    (0..150).for_each(|number| add(&format!("many-{number:03}"), Status::Queued, &format!("owner {number}"), None));
+    let found = ids(store.first_of_lines(Status::Queued, 20, 100).unwrap());
+    assert_eq!(
+        (found.len(), found.contains(&"held-001".to_string()), found.contains(&"many-050".to_string())),
+        (100, false, true)
+    );
+    // All from the index: records are large.
+    let plan = "EXPLAIN QUERY PLAN SELECT seq, priority, row_number() OVER (PARTITION BY line ORDER BY priority DESC, seq) FROM jobs WHERE status = 'queued'";
+    let connection = store.read();
+    let mut statement = connection.prepare(plan).unwrap();
+    let steps: Vec<String> = statement.query_map([], |row| row.get(3)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert!(steps.iter().any(|step| step.contains("COVERING INDEX jobs_in_line")), "{steps:?}");
+}
+
+#[test]
+fn jobs_are_old_by_the_time_that_the_server_has_run() {
+    let fresh = Fresh::new("ages");
+    let store = &fresh.store;
+    // By the clock it ended in 1970, and the other one will end in the far future.
+    for (id, at) in [("a", 7), ("b", i64::MAX)] {
+        store.add_job(&JobRecord { finished_at: Some(at), ..job(id, Status::Succeeded, 0) }, &[], None).unwrap();
+    }
+    store.add_job(&job("running", Status::Running, 0), &[], None).unwrap();
+    assert_eq!(store.count_time(0).unwrap(), 0);
+    let month = 30 * 86_400;
+    assert_eq!(store.count_time(month).unwrap(), month);
+    assert!(store.kept_before(0, 9).unwrap().is_empty(), "nothing is older than the server has seen");
+    assert_eq!(store.kept_before(1, 9).unwrap().iter().map(JobRecord::id).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
 fn tables_of_the_first_version_are_brought_up() {
     let fresh = Fresh::new("migrated");
     let path = fresh.folder.join("old.db");
@@ -249,7 +304,8 @@ fn tables_of_the_first_version_are_brought_up() {
     old.execute(insert, ["b", "not JSON"]).unwrap();
     drop(old);
     let store = Store::open(&path).unwrap();
-    assert_eq!(store.ended_before(8, 9).unwrap()[0].id(), "a");
+    assert_eq!(store.count_time(0).unwrap(), 0);
+    assert_eq!(store.kept_before(1, 9).unwrap()[0].id(), "a", "its time begins with the first start");
     let key = RequestKey { owner: String::new(), key: "once".into(), digest: "any".into() };
     let again = store.add_job(&job("c", Status::Queued, 0), &[], Some(&key)).unwrap();
     assert!(matches!(again, Added::Known(known) if known.id() == "a"));

@@ -13,8 +13,9 @@ use serde_json::Value;
 
 use super::{EVENT, Metadata, OrAuto, constant};
 use crate::answer::MOST_PAIRS;
+use crate::asked::{BATCH_SIZES, EPOCHS, LONGEST, MULTIPLIER, PRIORITIES, SEEDS};
 use crate::files::{EXPIRES, LONGEST_NAME, PURPOSES};
-use crate::jobs::{BATCH_SIZES, EPOCHS, LONGEST, LONGEST_KEY, MULTIPLIER, PRIORITIES, SEEDS};
+use crate::jobs::LONGEST_KEY;
 
 constant!(CreatedAt = "created_at");
 constant!(SupervisedWord = "supervised");

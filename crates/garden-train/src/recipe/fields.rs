@@ -21,6 +21,8 @@ pub struct Field {
     pub is_local: bool,
     /// Who sets it where a server runs jobs for others.
     pub owner: Owner,
+    /// The largest value that a client may set there: it bounds how long a job runs and how much it writes. More is a mistake, or meant to harm.
+    pub most_of_client: Option<f64>,
 }
 
 /// Who sets a setting where a server runs jobs for others.
@@ -56,6 +58,10 @@ impl Field {
         Field { is_local: true, ..self }
     }
 
+    const fn at_most(self, most: f64) -> Field {
+        Field { most_of_client: Some(most), ..self }
+    }
+
     const fn servers(self) -> Field {
         Field { owner: Owner::Server, ..self }
     }
@@ -86,7 +92,17 @@ const fn field(
     aliases: &'static [&'static str],
     help: &'static str,
 ) -> Field {
-    Field { name, value, aliases, heading, help, on_resume: OnResume::Told, is_local: false, owner: Owner::Client }
+    Field {
+        name,
+        value,
+        aliases,
+        heading,
+        help,
+        on_resume: OnResume::Told,
+        is_local: false,
+        owner: Owner::Client,
+        most_of_client: None,
+    }
 }
 
 /// All settings, in the order of the help.
@@ -109,15 +125,15 @@ pub const FIELDS: &[Field] = &[
     field(JOB, "eval-split", "SHARE", &[], "Hold out this share of the dataset for evaluation instead").fixed(),
     field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local().servers(),
     field(JOB, "adapter", "DIR", &[], "Continue training this adapter instead of a new one").fixed().local().servers(),
-    field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset"),
-    field(STEPS, "max-steps", "N", &[], "Stop after N optimizer steps (overrides --epochs)"),
+    field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset").at_most(10_000.0),
+    field(STEPS, "max-steps", "N", &[], "Stop after N optimizer steps (overrides --epochs)").at_most(1e9),
     field(
         STEPS,
         "batch-size",
         "N",
         &["per-device-train-batch-size", "train-batch-size"],
         "Rows per micro-batch",
-    ).fixed(),
+    ).fixed().at_most(65_536.0),
     field(
         STEPS,
         "batch-tokens",
@@ -131,7 +147,7 @@ pub const FIELDS: &[Field] = &[
         "N",
         &["gradient-accumulation-steps"],
         "Micro-batches per optimizer step",
-    ).fixed(),
+    ).fixed().at_most(65_536.0),
     field(STEPS, "learning-rate", "RATE", &["lr"], "Peak learning rate"),
     field(
         STEPS,
@@ -165,7 +181,7 @@ pub const FIELDS: &[Field] = &[
     field(STEPS, "max-grad-norm", "NORM", &[], "Clip gradients to this norm; 0 turns clipping off"),
     field(STEPS, "seed", "N", &["data-seed"], "Seed of the row order, the new adapter and dropout").fixed(),
     field(STEPS, "shuffle", "true|false", &[], "Shuffle the rows in every epoch").fixed(),
-    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "LoRA rank").fixed(),
+    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "LoRA rank").fixed().at_most(4096.0),
     field(ADAPTER, "lora-alpha", "A", &[], "LoRA alpha; the adapter is scaled by alpha / rank").fixed(),
     field(
         ADAPTER,
@@ -257,7 +273,7 @@ pub const FIELDS: &[Field] = &[
         "N",
         &["dataloader-num-workers"],
         "Threads for reading rows and decoding images",
-    ).free().local(),
+    ).free().local().at_most(64.0),
     field(ROWS, "prefetch", "SIZE", &[], "Memory for prefetched micro-batches").free().local(),
     field(LOSS, "labels", "WHICH", &[], "Which tokens to train: assistant, completion or all"),
     field(
@@ -296,10 +312,10 @@ pub const FIELDS: &[Field] = &[
         "N",
         &[],
         "Answers to generate and score in each evaluation",
-    ),
-    field(KEEPING, "max-new-tokens", "N", &[], "Maximum tokens per generated answer"),
+    ).at_most(100_000.0),
+    field(KEEPING, "max-new-tokens", "N", &[], "Maximum tokens per generated answer").at_most(131_072.0),
     field(KEEPING, "save-steps", "N", &[], "Steps between checkpoints"),
-    field(KEEPING, "save-total-limit", "N", &[], "Checkpoints to keep, besides the best one"),
+    field(KEEPING, "save-total-limit", "N", &[], "Checkpoints to keep, besides the best one").at_most(1000.0),
     field(
         KEEPING,
         "metric-for-best-model",
@@ -337,7 +353,7 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Where to compute; auto uses the GPU if there is one",
     ).free().local().servers(),
-    field(MACHINE, "threads", "N", &[], "Threads for computing on the CPU [default: all cores]").free().local(),
+    field(MACHINE, "threads", "N", &[], "Threads for computing on the CPU [default: all cores]").free().local().at_most(1024.0),
     field(MACHINE, "debug-leak", "SIZE", &[], "Leak this much memory in each step, to see what the guard does").free().local().servers(),
     field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left").free().local().servers(),
 ];

@@ -111,6 +111,10 @@ pub struct Serve {
     /// Requests per second that one address may send.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate_limit: u32,
+
+    /// How long work may take before others come first. For tests: what users are told is 20 s.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20s", hide = true)]
+    pub patience: Duration,
 }
 
 /// What can be done with a data folder.

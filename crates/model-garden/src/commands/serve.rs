@@ -71,6 +71,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         pass_env: arguments.pass_env.clone(),
         sets_unknown_aside: arguments.set_unknown_aside,
         rate: arguments.rate_limit,
+        patience: arguments.patience,
         program,
         say: Box::new(move |words| teller.say(&format!("model-garden: {words}"))),
     };
@@ -90,7 +91,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
             Error::Folder(folder, FolderError::Foreign(_)) => {
                 Some(format!("pass a folder that is empty or new, such as --data-dir {}", folder.join("garden").display()))
             }
-            Error::Folder(folder, FolderError::KnowsLess(_)) => Some(format!(
+            Error::Folder(folder, FolderError::KnowsLess { .. }) => Some(format!(
                 "put back the newest `garden.db` that you have (with `garden.db-wal`, if there is one), or start with --set-unknown-aside, which moves what is not known to `{}`; no job and no file was touched",
                 folder.join("unknown").display()
             )),

@@ -240,6 +240,7 @@ fn what_cannot_work_is_said_before_it_starts() {
         "{message}"
     );
     let problems = job["model_garden"]["problems"].as_array().unwrap();
+    assert_eq!(problems[0]["hint"], json!("a row must end with an assistant message"), "{problems:?}");
     assert!(problems[1]["problem"].as_str().unwrap().contains("/etc/passwd"), "no file of the server's: {problems:?}");
     let data = server.data.display().to_string();
     assert!(!job.to_string().contains(&data), "where our folder is is nobody's business: {job:#}");
@@ -505,6 +506,8 @@ fn strangers_stay_outside() {
         server.with_headers("POST", "/v1/files", &headers, body.as_bytes()).status
     };
     assert_eq!((send(70 << 10), send(60 << 10), send(60 << 10)), (413, 200, 507));
+    let trace = server.with_headers("POST", "/api/diagnose", &key(one), &vec![b'1'; 60 << 10]);
+    assert_eq!(trace.status, 507, "a trace to judge takes its part of the quota: {}", trace.text());
     // What comes before a file, or in a header, is not held without bounds.
     for start in ["", "--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nX: "] {
         let body = format!("{start}{}", "x".repeat(8 << 20));

@@ -1,12 +1,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::{JobOrder, PlannedMemory};
+use crate::job::{JobOrder, PlannedMemory, StopRequest};
 
 fn job(status: Status, wish: Wish) -> JobRecord {
     let recipe = Box::new(garden_train::Recipe::default());
-    let order =
-        JobOrder { id: "a".into(), work: Work::Training { recipe }, memory: None, fetch: None, fetch_bytes: None };
+    let order = JobOrder { id: "a".into(), work: Work::Training { recipe }, memory: None, fetch: None };
     JobRecord { wish, starts: 1, ..JobRecord::new(order, 0, status, "m".into()) }
 }
 
@@ -73,9 +72,14 @@ fn the_end_of_a_start_decides_by_what_is_wished() {
     assert!(matches!(of(&failed(), Wish::GoOn), Action::Fail(_)));
     assert!(matches!(of(&failed(), Wish::Cancel), Action::Cancel(_)), "a command may call its end an error");
     assert!(matches!(of(&failed(), Wish::Pause), Action::Pause(_)), "one that had not begun dies of being asked");
-    let held = Waits { was_held: true, lack: Some(Hold::Disk), ..Waits::default() };
-    let running = job(Status::Running, Wish::GoOn);
-    assert!(matches!(next(&running, &failed(), Process::None, &held), Action::Hold(Hold::Disk, _)));
+    // What was asked is in the record, so a server that was started meanwhile knows it, too.
+    let asked_for = |hold| JobRecord { stop: Some(StopRequest { pid: 7, hold }), ..job(Status::Running, Wish::GoOn) };
+    for folder in [failed(), stopped(Some(3))] {
+        let found = next(&asked_for(Some(Hold::Disk)), &folder, Process::None, &Waits::default());
+        assert!(matches!(found, Action::Hold(Hold::Disk, _)), "{found:?}");
+    }
+    let resumed = next(&asked_for(None), &stopped(Some(3)), Process::None, &Waits::default());
+    assert!(matches!(resumed, Action::Again(Why::Asked(_))), "{resumed:?}");
     assert!(matches!(of(&stopped(Some(3)), Wish::Cancel), Action::Cancel(_)));
     assert!(matches!(of(&stopped(Some(3)), Wish::Pause), Action::Pause(_)));
     assert_eq!(of(&stopped(Some(3)), Wish::Finish), Action::Finish);
@@ -95,9 +99,9 @@ fn what_the_server_lacks_holds_a_job_and_does_not_end_it() {
     assert_eq!(next(&running, &folder, Process::Running(7), &lack(Hold::Quota)), Action::AskToWait(7, Hold::Quota));
     let heard = Waits { asked: Some(Duration::ZERO), ..lack(Hold::Quota) };
     assert_eq!(next(&running, &folder, Process::Running(7), &heard), Action::Nothing);
-    let held = Waits { was_held: true, ..Waits::default() };
+    let asked = JobRecord { stop: Some(StopRequest { pid: 7, hold: Some(Hold::Quota) }), ..running.clone() };
     let stopped = ended(JobOutcome::Stopped { step: Some(1), words: "w".into() });
-    assert!(matches!(next(&running, &stopped, Process::None, &held), Action::Hold(Hold::Quota, _)));
+    assert!(matches!(next(&asked, &stopped, Process::None, &Waits::default()), Action::Hold(Hold::Quota, _)));
     // However often: it is not its fault.
     let often = JobRecord { starts: 99, ..running.clone() };
     assert!(matches!(next(&often, &folder, Process::None, &lack(Hold::Disk)), Action::Hold(Hold::Disk, _)));

@@ -2,11 +2,12 @@
 
 mod hidden;
 
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use clap::Parser as _;
 use garden_data::{BadRow, Problem};
+use garden_files::Allowance;
 use garden_guard::{Outcome as End, REQUEUE, StateFolder, Summary};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
@@ -28,6 +29,7 @@ const LONGEST_PROBLEM: usize = 300;
 const FULL: u64 = 4 << 20;
 /// Lines of a log that are told with a failure.
 const LAST_LINES: usize = 5;
+const LAST_BYTES: u64 = 4096;
 
 /// Runs the command.
 pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Failure> {
@@ -84,7 +86,8 @@ fn look(folder: &JobFolder, hidden: &Hidden, order: &JobOrder, printer: &Printer
     let Work::Training { recipe } = &order.work else { return Ok(Findings::default()) };
     let mut notes = Vec::new();
     if let Some(allowed) = &order.fetch {
-        let limits = FetchLimits { allowed, bytes: order.fetch_bytes };
+        let allowance = Allowance::given();
+        let limits = FetchLimits { allowed, allowance: allowance.as_ref() };
         match fetch(folder, hidden, recipe, &limits, printer)? {
             Fetched::All => {}
             Fetched::Some(note) => notes.push(note),
@@ -123,13 +126,12 @@ fn fetch(
     printer: &Printer,
 ) -> io::Result<Fetched> {
     let files = [("training_file", Some(&recipe.dataset)), ("validation_file", recipe.eval_dataset.as_ref())];
-    let (mut problems, mut left) = (Vec::new(), limits.bytes);
+    let mut problems = Vec::new();
     for (param, path) in files {
         let is_sent =
             |path: &&PathBuf| path.starts_with(&folder.0) && path.extension().is_some_and(|end| end == "jsonl");
         let Some(path) = path.filter(is_sent) else { continue };
-        let fetched = fetch_pictures(path, &FetchLimits { bytes: left, ..*limits })?;
-        left = left.map(|left| left.saturating_sub(fetched.bytes));
+        let fetched = fetch_pictures(path, limits)?;
         if fetched.count > 0 {
             printer.say(&format!("{param}: fetched {} images", fetched.count));
         }
@@ -139,6 +141,7 @@ fn fetch(
             place: format!("{param}.jsonl, line {}", problem.line),
             field: problem.field,
             problem: hidden.text(&problem.problem),
+            hint: None,
         }));
     }
     let Some(first) = problems.first() else { return Ok(Fetched::All) };
@@ -219,6 +222,7 @@ fn bad_rows(hidden: &Hidden, param: &str, count: usize, rows: usize, problems: &
             place: hidden.text(&problem.place),
             field: problem.field.clone(),
             problem: shortened(hidden.text(&problem.problem)),
+            hint: problem.hint.as_deref().map(|hint| shortened(hidden.text(hint))),
         })
         .collect();
     let first = told.first().map_or_else(String::new, first_words);
@@ -268,6 +272,9 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
         (Outcome::Program(train::worker::DISK_FULL), _) => {
             JobOutcome::NoSpace { words: "no space was left for a checkpoint".into() }
         }
+        (Outcome::Program(train::worker::NO_ALLOWANCE), _) => {
+            JobOutcome::NoQuota { words: "it stopped at its newest checkpoint".into() }
+        }
         (Outcome::BadNews, None) => JobOutcome::NoRoom { words: "the plan does not fit into what is free".into() },
         // Ctrl-C and SIGTERM, or a scheduler's warning.
         (ended, None) if was_asked || matches!(ended, Outcome::Program(130 | REQUEUE)) => {
@@ -282,8 +289,13 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
 
 /// The end of the log, for whoever only sees the error.
 fn last_lines(folder: &JobFolder) -> String {
-    let text = std::fs::read(folder.work_log()).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    let text = || -> io::Result<Vec<u8>> {
+        let (mut log, length) = garden_files::open(&folder.work_log())?;
+        log.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        let mut text = Vec::new();
+        log.take(LAST_BYTES).read_to_end(&mut text).map(|_| text)
+    };
+    let text = String::from_utf8_lossy(&text().unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
     if last.is_empty() { last } else { format!("\n{last}") }
@@ -321,7 +333,7 @@ fn run_command(
         printer.failure(&failure);
         return failed("invalid_command", self::words(&failure));
     }
-    let exit = std::fs::read(output.join(GUARD).join("exit.json")).ok();
+    let exit = garden_files::read(&output.join(GUARD).join("exit.json"), garden_files::LARGEST_SETTINGS).ok();
     match exit.and_then(|text| serde_json::from_slice::<Summary>(&text).ok()) {
         // Whatever code it gave then.
         Some(summary) if summary.was_asked || summary.outcome == End::StoppedByScheduler => {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
+use garden_files::{Allowance, folder_bytes};
 use garden_guard::{Command, ENVIRONMENT, Message, Notice, REQUEUE, RESUME, Stop, listen_for_stops};
 use garden_memory::{EventKind, RunFacts};
 use garden_probe::{Identity, Process};
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The exit code of a worker that found the disk full (`EX_IOERR` of `sysexits.h`).
 pub const DISK_FULL: i32 = 74;
+/// The exit code of a worker that has written what it may (`EX_CANTCREAT`).
+pub const NO_ALLOWANCE: i32 = 73;
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
@@ -49,6 +52,9 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
         }
         Err(error) => return Err(failure(&error)),
     };
+    if finish.end == End::Asked && teller.has_written_all {
+        return Ok(Outcome::Program(NO_ALLOWANCE));
+    }
     if finish.end == End::Asked {
         // The guard may not have got the warning.
         let is_warned = teller.is_warned.load(Ordering::Acquire);
@@ -93,6 +99,11 @@ fn run_end(job: &Job, finish: Finish, teller: &Teller, seconds: f64, gpu: Option
 /// Tells the guard how training goes, and hears whether it should end.
 struct Teller<'a> {
     printer: &'a Printer,
+    /// What this run and others may still write, what is in its folder, and whether that was too much.
+    allowance: Option<Allowance>,
+    output: PathBuf,
+    written: u64,
+    has_written_all: bool,
     channel: Option<UnixStream>,
     should_end: Arc<AtomicBool>,
     /// Whether a scheduler's warning came to this process.
@@ -154,6 +165,10 @@ impl<'a> Teller<'a> {
         };
         let mut teller = Teller {
             printer,
+            allowance: Allowance::given(),
+            written: folder_bytes(&job.recipe.output_dir),
+            output: job.recipe.output_dir.clone(),
+            has_written_all: false,
             channel,
             should_end,
             is_warned,
@@ -283,6 +298,14 @@ impl Observer for Teller<'_> {
     }
 
     fn saved(&mut self, path: &Path) {
+        if let Some(allowance) = &self.allowance {
+            let written = folder_bytes(&self.output);
+            if allowance.take(written.saturating_sub(self.written)).is_err() {
+                self.has_written_all = true;
+                self.should_end.store(true, Ordering::Release);
+            }
+            self.written = written;
+        }
         let path = Some(path.to_path_buf());
         self.send(&Message { event: Some(EventKind::Checkpoint), path, ..Message::default() });
     }

@@ -52,7 +52,15 @@ fn a_job_at_its_quota_waits_at_its_checkpoint() {
     let events = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).text();
     assert!(events.contains("The quota of this server is used up"), "{events}");
     let kept = server.get("/api/system").expect(200)["files"]["bytes"].clone();
-    assert!(kept.as_u64().unwrap() > 3_000_000, "{kept}");
+    // It stops by itself, after the checkpoint that was too much; beside that there are its events, log and trace.
+    let checkpoint = fs::read_dir(data.join("jobs").join(&id).join("out")).unwrap().flatten();
+    let checkpoint = checkpoint.filter(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
+    let largest = checkpoint.map(|entry| bytes_under(&entry.path())).max().unwrap();
+    let kept_bytes = kept.as_u64().unwrap();
+    assert!(
+        (3_000_000 - 2 * largest..4_000_000 + largest).contains(&kept_bytes),
+        "{kept_bytes}, checkpoints of {largest}"
+    );
     assert_eq!(server.post("/v1/fine_tuning/jobs", &order(&file, 1)).status, 507, "no more jobs");
     assert_eq!(
         server.form("/v1/files", &[("purpose", None, b"fine-tune"), ("file", Some("a.jsonl"), b"{}\n")]).status,
@@ -113,6 +121,104 @@ fn jobs_are_deleted_when_their_time_is_over() {
     server.end_of_any(&running);
 }
 
+/// A clock that jumps makes nothing old: by it this job ended long before the server has seen it end.
+#[test]
+fn a_clock_that_jumps_forward_deletes_nothing() {
+    let data = scratch("serve-keep-clock");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let command = id_of(&server.post("/api/jobs", &json!({"command": ["true"]})).expect(200));
+    server.end_of(&command);
+    let file = server.upload("{}\n");
+    drop(server);
+    let code = "import sqlite3, sys
+base = sqlite3.connect(sys.argv[1])
+base.execute('UPDATE jobs SET finished_at = finished_at - 40 * 86400, created_at = created_at - 40 * 86400')
+base.execute('UPDATE files SET expires_at = 1')
+base.commit()";
+    if !Command::new("python3")
+        .args(["-c", code])
+        .arg(data.join("garden.db"))
+        .status()
+        .is_ok_and(|ended| ended.success())
+    {
+        return garden_testing::missing("python3 with sqlite3");
+    }
+    let server = Server::start(&data, &["--allow-commands", "--keep", "30d"]);
+    // What has had its time is looked for: this file had.
+    let deadline = Instant::now() + PATIENCE;
+    while data.join("files").join(format!("{file}.jsonl")).exists() {
+        assert!(Instant::now() < deadline, "nobody looks");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(server.job(&command)["status"], json!("succeeded"));
+}
+
+/// A server that is killed after it has asked a job to wait: the next one knows why the job ended.
+#[test]
+fn a_job_that_was_asked_to_wait_says_so_after_a_restart() {
+    let data = scratch("serve-asked");
+    let server = Server::start(&data, &["--quota", "3MB", "--allow-commands"]);
+    let script = "import signal, time
+def leave(*_):
+    time.sleep(4)
+    raise SystemExit(1)
+signal.signal(signal.SIGTERM, leave)
+signal.signal(signal.SIGINT, leave)
+open('large', 'wb').write(bytes(5_000_000))
+time.sleep(600)";
+    let id = id_of(&server.post("/api/jobs", &json!({"command": ["python3", "-c", script]})).expect(200));
+    let events = |server: &Server| server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=100")).text();
+    let deadline = Instant::now() + PATIENCE;
+    while !events(&server).contains("The job saves and waits") {
+        assert!(Instant::now() < deadline, "{}", events(&server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // With room for it: nothing but what was noted tells why the job was asked.
+    drop(server);
+    let server = Server::start(&data, &["--quota", "1GB", "--allow-commands"]);
+    while !events(&server).contains("The job waits and will start then") {
+        assert!(!events(&server).contains("stopped from outside"), "{}", events(&server));
+        assert!(Instant::now() < deadline, "{}", events(&server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for _ in 0..2 {
+        server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({}));
+    }
+    server.end_of_any(&id);
+}
+
+/// What a command puts into its folder: pipes in the place of every file that the server reads.
+#[test]
+fn pipes_in_a_job_s_folder_hang_nothing() {
+    let data = scratch("serve-pipes");
+    let server = Server::start(&data, &["--allow-commands", "--slots", "2"]);
+    let script = "for name in pipe log.jsonl trace.jsonl .guard/output.log .guard/state.json ../findings.json ../outcome.json ../job.log; do
+rm -f $name; mkfifo $name; done; echo made; kill -9 $PPID; sleep 20";
+    let id = id_of(&server.post("/api/jobs", &json!({"command": ["sh", "-c", script]})).expect(200));
+    let deadline = Instant::now() + PATIENCE;
+    while !data.join("jobs").join(&id).join("job.log").metadata().is_ok_and(|found| !found.is_file()) {
+        assert!(Instant::now() < deadline, "no pipes were made");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The queue has looked at it, and others go on.
+    let other = id_of(&server.post("/api/jobs", &json!({"command": ["sleep", "1"]})).expect(200));
+    assert_eq!(server.end_of(&other)["status"], json!("succeeded"));
+    for what in ["log", "trace", "diagnosis", "plan", "report.html"] {
+        let status = server.get(&format!("/api/jobs/{id}/{what}")).status;
+        assert!((400..=500).contains(&status), "{what}: {status}");
+    }
+    let archive = data.with_extension("tar");
+    let words = ["serve", "backup", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
+    assert!(crate::common::model_garden(&words).output().unwrap().status.success());
+    for _ in 0..2 {
+        server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({}));
+    }
+    server.end_of_any(&id);
+    server.delete(&format!("/api/jobs/{id}")).expect(200);
+    server.get("/health").expect(200);
+}
+
 /// A disk of its own, where this machine lets us mount one.
 struct SmallDisk(std::path::PathBuf);
 
@@ -154,7 +260,7 @@ fn a_full_disk_is_waited_for() {
     let Some(disk) = SmallDisk::new("serve-full", 96) else {
         return garden_testing::skip("a disk of its own cannot be mounted here");
     };
-    let server = Server::start(&disk.0.join("data"), &[]);
+    let server = Server::start(&disk.0.join("data"), &["--patience", "2s"]);
     let (file, other) = (server.upload(&rows(20)), server.upload(&rows(1)));
     let whole = server.submit(&order(&file, 30));
     server.end_of(&whole);
@@ -177,7 +283,7 @@ fn a_full_disk_is_waited_for() {
     server.get("/health").expect(200);
 }
 
-/// A thousand downloads that nobody reads, and two thousand connections that say nothing, beside a client that wants something.
+/// More downloads that nobody reads than there may be connections, and others that say nothing, beside a client that wants something. `make serve-hostile` has thousands of them.
 #[test]
 fn silent_clients_lock_nobody_out() {
     let server = Server::start(&scratch("serve-silent"), &[]);
@@ -198,13 +304,13 @@ def connect():
         except OSError:
             time.sleep(0.05)
 kept = []
-for number in range(1024):
+for number in range(800):
     kept.append(connect())
     try:
         kept[-1].sendall(b"GET /v1/files/%s/content HTTP/1.1\r\nHost: localhost\r\n\r\n" % sys.argv[2].encode())
     except OSError:
         pass
-for number in range(2000):
+for number in range(400):
     kept.append(connect())
 print(len(kept), flush=True)
 time.sleep(600)
@@ -213,7 +319,7 @@ time.sleep(600)
     let mut crowd = Killed(command.unwrap());
     let mut line = String::new();
     BufReader::new(crowd.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "3024");
+    assert_eq!(line.trim(), "1200");
     for _ in 0..20 {
         let began = Instant::now();
         server.get("/v1/models").expect(200);
@@ -269,7 +375,7 @@ fn what_hangs_is_cancelled_all_the_same() {
 /// Two looks that stand still.
 #[test]
 fn slow_validations_do_not_keep_others_waiting() {
-    let server = Server::start(&scratch("serve-slow-looks"), &[]);
+    let server = Server::start(&scratch("serve-slow-looks"), &["--patience", "4s"]);
     let (file, large) = (server.upload(&rows(4)), server.upload(&rows(4000)));
     let mut slow = Vec::new();
     for _ in 0..2 {

@@ -141,6 +141,66 @@ fn a_database_that_knows_less_than_its_folder_is_refused() {
     );
 }
 
+/// An older database that lacks little: a file, or only what has been deleted since.
+#[test]
+fn an_older_database_is_refused_however_little_it_lacks() {
+    let data = scratch("serve-older");
+    let server = Server::start(&data, &[]);
+    let file = server.upload("{}\n");
+    drop(server);
+    let older = database(&data);
+    let server = Server::start(&data, &[]);
+    let second = server.upload("{}\n");
+    let deadline = std::time::Instant::now() + crate::common::http::PATIENCE;
+    while !fs::read_to_string(data.join("numbers.json")).is_ok_and(|text| text.contains("\"files\":2")) {
+        assert!(std::time::Instant::now() < deadline, "nobody notes what the database knows");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    drop(server);
+    let newest = database(&data);
+    put_back(&data, &older);
+    let told = refused(&data, &[]);
+    assert!(told.contains(&format!("`files/{second}.jsonl`")) && told.contains("put back the newest"), "{told}");
+    assert!(data.join("files").join(format!("{second}.jsonl")).exists());
+    put_back(&data, &newest);
+    let server = Server::start(&data, &[]);
+    server.delete(&format!("/v1/files/{second}")).expect(200);
+    drop(server);
+    put_back(&data, &older);
+    let told = refused(&data, &[]);
+    assert!(told.contains("is older than the folder: 1 file"), "{told}");
+    // Who wants it all the same says so once.
+    let server = Server::start(&data, &["--set-unknown-aside"]);
+    while !fs::read_to_string(data.join("numbers.json")).is_ok_and(|text| text.contains("\"files\":1")) {
+        assert!(std::time::Instant::now() < deadline, "it is not taken for the newest now");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    drop(server);
+    assert_eq!(Server::start(&data, &[]).get("/v1/files").expect(200)["data"][0]["id"], json!(file));
+}
+
+/// A server that was killed between putting something out of sight and forgetting it.
+#[test]
+fn what_was_being_deleted_is_deleted() {
+    let data = scratch("serve-half-deleted");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let (file, kept) = (server.upload("{}\n"), server.upload("{}\n"));
+    let tuned = server.submit(&order(&server.upload(&rows(4)), 1));
+    let table = server.end_of(&tuned)["result_files"][0].as_str().unwrap().to_string();
+    drop(server);
+    fs::rename(data.join("files").join(format!("{file}.jsonl")), data.join("incoming").join(&file)).unwrap();
+    fs::rename(data.join("jobs").join(&tuned), data.join("jobs").join(format!("gone-{tuned}"))).unwrap();
+    let server = Server::start(&data, &["--allow-commands"]);
+    for path in [format!("/v1/files/{file}"), format!("/v1/files/{table}"), format!("/v1/fine_tuning/jobs/{tuned}")] {
+        assert_eq!(server.get(&path).status, 404, "{path} is listed without its contents");
+    }
+    server.get(&format!("/v1/files/{kept}/content")).expect(200);
+    assert_eq!(
+        fs::read_dir(data.join("jobs")).unwrap().count() + fs::read_dir(data.join("incoming")).unwrap().count(),
+        0
+    );
+}
+
 /// What a kill leaves between a rename and a transaction is named and left, and hinders nothing: also on a server that knows nothing yet.
 #[test]
 fn what_nobody_knows_is_named_and_left() {
@@ -202,7 +262,7 @@ fn the_folder_of_an_earlier_version_is_opened() {
     let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
     let jobs = expected["jobs"].as_object().unwrap();
     let before = held(&data.join("files")).1;
-    let server = Server::start(&data, &[]);
+    let server = Server::start(&data, &["--slots", "3"]);
     assert!(data.join("garden-server.json").exists());
     assert_eq!(held(&data.join("files")).1, before);
     for (job, status) in jobs {

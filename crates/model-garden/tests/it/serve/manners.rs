@@ -80,6 +80,15 @@ fn answers_carry_what_clients_and_proxies_look_for() {
         server.get(path).expect(200);
     }
     assert_eq!(server.get("/v1/files?colour=red").status, 400);
+    // Where they look with an `azure_endpoint`, and with the newer kind of address.
+    for path in ["/openai/files?api-version=2024-10-21", "/openai/v1/files"] {
+        assert_eq!(server.get(path).expect(200), server.get("/v1/files").expect(200), "{path}");
+    }
+    assert_eq!(
+        server.get(&format!("/openai/fine_tuning/jobs/{id}?api-version=2024-10-21")).expect(200)["id"],
+        json!(id)
+    );
+    assert_eq!(server.get("/openai/deployments/x/chat/completions").status, 404);
     // Ranges and tags.
     let path = format!("/api/models/{model}/files/adapter_model.safetensors");
     let whole = server.get(&path);

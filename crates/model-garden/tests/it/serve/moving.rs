@@ -65,6 +65,10 @@ fn a_backup_of_a_running_job_finishes_elsewhere_with_the_same_bytes() {
     let refused = { refused }.output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     done(&["serve", "restore", archive.to_str().unwrap(), "--data-dir", elsewhere.to_str().unwrap()]);
+    // The rows of a job are a second name of the file there, too, and take no space of their own.
+    let number = |path: PathBuf| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let of_job = elsewhere.join("jobs").join(&waiting).join("rows/training_file.jsonl");
+    assert_eq!(number(of_job), number(elsewhere.join("files").join(format!("{file}.jsonl"))));
     let other = start_elsewhere(&elsewhere, &models_elsewhere("serve-backup-models"));
     assert_eq!(other.end_of(&running)["status"], json!("succeeded"), "{:#}", other.job(&running));
     assert_eq!(adapter(&other, &running), expected, "the restored one has another result");
