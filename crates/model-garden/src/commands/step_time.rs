@@ -2,7 +2,8 @@
 //!
 //! The time of a step grows with the number of layers, so models of one to three layers of the same width tell that of the whole: one layer of decoder and tower each, two more
 //! of the decoder, two more of the tower, and one whose tower looks at whole images, as some of its blocks do. They train on a micro-batch of the usual size, with the run's own
-//! settings. A CPU would take minutes for that: it gets a smaller one, and its time is scaled by the arithmetic.
+//! settings. A CPU would take minutes for that: it gets a smaller one. What a micro-batch takes is in part the same for every size, since weights are read whatever they are
+//! multiplied with; a still smaller one tells how much, and the rest is scaled by the arithmetic.
 
 use std::time::Instant;
 
@@ -22,10 +23,10 @@ use crate::printer::Printer;
 const MORE: usize = 2;
 /// Micro-steps before those that count, and those: the shortest is taken, since whatever else the machine does only makes them longer.
 const WARM_UP: usize = 1;
-const MEASURED: usize = 3;
+const MEASURED: usize = 2;
 /// Operations of the first micro-step of one layer on a CPU, which any has in a second; and the seconds that those which count should take.
 const CPU_FLOP: f64 = 2e10;
-const CPU_SECONDS: f64 = 0.5;
+const CPU_SECONDS: f64 = 1.0;
 /// Below this, products are too narrow to tell the speed of larger ones.
 const LEAST_TEXT: usize = 32;
 
@@ -125,6 +126,14 @@ impl StepTime {
     }
 }
 
+/// Seconds of a micro-step.
+struct Layers {
+    /// Of a model with one layer in decoder and tower.
+    one: f64,
+    /// Of the whole model.
+    whole: f64,
+}
+
 struct Profile<'a> {
     config: &'a Config,
     recipe: &'a Recipe,
@@ -135,42 +144,49 @@ struct Profile<'a> {
 impl Profile<'_> {
     /// Seconds of a micro-step of the whole model.
     fn micro_step(&self, usual: Usual) -> Result<f64, Failure> {
-        let whole = work(self.config.clone(), usual);
-        let small = self.affordable(usual)?;
+        if self.device == DeviceKind::Cuda {
+            return Ok(self.all_layers(usual)?.whole);
+        }
+        let smallest = self.part(usual, CPU_FLOP);
+        if smallest == usual {
+            return Ok(self.all_layers(usual)?.whole);
+        }
+        let flop_of = |part: Usual| self.flop(&work(self.of_layers(1, 1, false), part));
+        let shortest = self.measure(&work(self.of_layers(1, 1, false), smallest))?;
+        let part = self.part(usual, CPU_FLOP * (CPU_SECONDS / shortest).max(1.0));
+        let layers = self.all_layers(part)?;
+        let (less, more) = (flop_of(smallest), flop_of(part));
+        // The share of one layer's time that grows with the work.
+        let growing = match more > less {
+            true => ((layers.one - shortest) / (more - less) * more / layers.one).clamp(0.0, 1.0),
+            false => 1.0,
+        };
+        let times = self.flop(&work(self.config.clone(), usual)) / self.flop(&work(self.config.clone(), part));
+        Ok(layers.whole * (1.0 - growing + growing * times))
+    }
+
+    /// Seconds of a micro-step of one layer, and of all.
+    fn all_layers(&self, usual: Usual) -> Result<Layers, Failure> {
         let (layers, depth) = (self.config.text.layers, self.config.vision.depth);
         let full = self.config.vision.full_blocks.iter().filter(|block| **block < depth).count();
-        let has_images = small.image_tokens > 0;
-        let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), small));
+        let has_images = usual.image_tokens > 0;
+        let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), usual));
         let one = seconds(1, 1, false)?;
         // What a layer more takes, of those that there are.
         let each = |other: f64, more: usize| ((other - one) / more as f64).max(0.0);
-        let mut all = one;
+        let mut whole = one;
         let more = MORE.min(layers - 1);
         if more > 0 {
-            all += (layers - 1) as f64 * each(seconds(1 + more, 1, false)?, more);
+            whole += (layers - 1) as f64 * each(seconds(1 + more, 1, false)?, more);
         }
         let more = MORE.min(depth - 1);
         if has_images && more > 0 {
-            all += (depth - 1) as f64 * each(seconds(1, 1 + more, false)?, more);
+            whole += (depth - 1) as f64 * each(seconds(1, 1 + more, false)?, more);
         }
         if has_images && full > 0 {
-            all += full as f64 * each(seconds(1, 1, true)?, 1);
+            whole += full as f64 * each(seconds(1, 1, true)?, 1);
         }
-        let small = work(self.config.clone(), small);
-        Ok(all * self.flop(&whole) / self.flop(&small))
-    }
-
-    /// The micro-batch that is measured with: on a CPU as much of the usual one as it computes in a moment.
-    fn affordable(&self, usual: Usual) -> Result<Usual, Failure> {
-        if self.device == DeviceKind::Cuda {
-            return Ok(usual);
-        }
-        let small = self.part(usual, CPU_FLOP);
-        if small == usual {
-            return Ok(usual);
-        }
-        let seconds = self.measure(&work(self.of_layers(1, 1, false), small))?;
-        Ok(self.part(usual, CPU_FLOP * (CPU_SECONDS / seconds).max(1.0)))
+        Ok(Layers { one, whole })
     }
 
     /// The part of a micro-batch that takes so many operations in a model of one layer.

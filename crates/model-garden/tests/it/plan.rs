@@ -223,6 +223,7 @@ fn the_time_of_a_step_is_measured_where_somebody_asks() {
     assert!(line.starts_with("a step takes about ") && line.contains("3 micro-batches of"), "{said}");
     let both = plan(&["--shape", "qwen2.5-vl-3b", "--image", "none", "--vram", "24GB", "--step-time"]);
     assert_eq!(both.status.code(), Some(2), "a GPU that is not here cannot be measured");
+    std::fs::remove_file(dataset).unwrap();
 }
 
 /// Six rows of text.
