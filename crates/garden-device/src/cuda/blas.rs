@@ -2,8 +2,8 @@
 //!
 //! The library is column-major: it sees a row-major matrix as its transpose, so y = x W^T is requested as y^T = W x^T.
 //! What a product computes depends only on its shape, rounded up, its alignment, the card and the library's version: the library's first choice of an algorithm says
-//! into how many parts the sum is split, and reductions have a fixed order. Among algorithms that split it the same way, which give the same bits, the fastest is measured
-//! (`products.rs`): time decides about time alone.
+//! into how many parts the sum is split, and reductions have a fixed order. Of the algorithms that split it the same way, those whose result has the same bits are measured,
+//! and the fastest is taken (`products.rs`): time decides about time alone.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -99,6 +99,8 @@ struct Key {
     /// bf16 results instead of f32.
     is_narrow: bool,
     has_bias: bool,
+    /// Something is added to the result.
+    adds: bool,
     alignment: u32,
 }
 
@@ -117,6 +119,7 @@ impl Key {
             strides: of.strides,
             is_narrow: of.to_dtype == Dtype::Bf16,
             has_bias: of.bias.is_some(),
+            adds: of.plus.is_some(),
             alignment: 1 << alignment,
         }
     }

@@ -479,7 +479,9 @@ impl Driver {
             // SAFETY: a function of a loaded module, and two places of the right type.
             (unsafe { info(function.0, index, &mut offset, &mut size) } == 0).then_some(size)
         };
-        Some((0..).map_while(of).collect())
+        let sizes: Vec<usize> = (0..).map_while(of).collect();
+        // Every kernel with parameters has a first one: a driver that does not tell it tells nothing.
+        (!sizes.is_empty()).then_some(sizes)
     }
 
     /// Allows blocks of a kernel this much shared memory.

@@ -738,6 +738,8 @@ impl Cuda {
         self.tile_lists.clear();
         work(self);
         self.is_recording = false;
+        // Lists that were recorded are not made.
+        self.tile_lists.clear();
         let recorded = self.driver.end_recording();
         // Nothing was computed, so failures on the way lose nothing.
         match (recorded, self.failure.take()) {

@@ -226,7 +226,7 @@ impl Opened {
     }
 
     /// Memory that may still be taken where it computes; nothing where nobody knows.
-    fn free(&self) -> Result<Option<u64>, Failure> {
+    pub(super) fn free(&self) -> Result<Option<u64>, Failure> {
         match self {
             Opened::Cpu(_) => Ok(super::headroom()),
             Opened::Cuda(cuda) => Ok(Some(cuda.memory().map_err(|error| failed(&error))?.0 as u64)),
@@ -277,7 +277,7 @@ fn build(
 }
 
 /// Why it would not fit, if it would not.
-fn refusal(work: &Work, opened: &Opened, planned: &Plan, free: Option<u64>) -> Option<Failure> {
+pub(super) fn refusal(work: &Work, opened: &Opened, planned: &Plan, free: Option<u64>) -> Option<Failure> {
     // A processor has the pixels of the batch in the same memory.
     let (besides, place) = match opened {
         Opened::Cpu(_) => (work.pixel_bytes(), "host memory"),

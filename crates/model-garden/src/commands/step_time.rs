@@ -27,6 +27,8 @@ const MEASURED: usize = 2;
 /// Operations of the first micro-step of one layer on a CPU, which any has in a second; and the seconds that those which count should take.
 const CPU_FLOP: f64 = 2e10;
 const CPU_SECONDS: f64 = 1.0;
+/// A row's text has tokens before and behind the first that is trained.
+const LEAST_TEXT_OF_ROW: usize = 4;
 /// Below this, products are too narrow to tell the speed of larger ones.
 const LEAST_TEXT: usize = 32;
 
@@ -53,17 +55,26 @@ pub struct StepTime {
 }
 
 impl Usual {
+    /// Rows with some images of equal size each. Several images do not see each other, so each has a row of its own here, with its share of the text.
+    pub fn of_rows(rows: usize, images: usize, image_tokens: usize, text_tokens: usize) -> Usual {
+        let images = if image_tokens == 0 { 1 } else { images.max(1) };
+        // As square as images usually are: a number of tokens without divisors would make one row of patches.
+        let side = (image_tokens as f64 / images as f64).sqrt().round() as usize;
+        let image_tokens = side * (image_tokens / images).checked_div(side).unwrap_or(0);
+        Usual { rows: rows.max(1) * images, image_tokens, text_tokens: (text_tokens / images).max(LEAST_TEXT_OF_ROW) }
+    }
+
     /// The means of a dataset's rows.
     pub fn of_survey(survey: &Survey, batch: BatchSize) -> Usual {
-        let kept = survey.tokens.count().max(1) as f64;
+        let (kept, with_images) = (survey.tokens.count().max(1) as f64, survey.image_tokens.count() as f64);
         let tokens = survey.tokens.mean();
-        let image_tokens = survey.image_tokens.mean() * survey.image_tokens.count() as f64 / kept;
+        let image_tokens = survey.image_tokens.mean() * with_images / kept;
+        let images = (survey.pictures.count as f64 / with_images.max(1.0)).round() as usize;
         let rows = match batch {
             BatchSize::Rows(rows) => rows,
             BatchSize::Tokens(most) => (most as f64 / tokens.max(1.0)) as usize,
         };
-        let text_tokens = (tokens - image_tokens).round().max(1.0) as usize;
-        Usual { rows: rows.max(1), image_tokens: image_tokens.round() as usize, text_tokens }
+        Usual::of_rows(rows, images, image_tokens.round() as usize, (tokens - image_tokens).round() as usize)
     }
 }
 
@@ -81,7 +92,7 @@ impl StepTime {
             Ok(time) => Some(time),
             Err(failure) => {
                 let causes: String = failure.causes.iter().map(|cause| format!(": {cause}")).collect();
-                printer.say(&format!("note: the time of a step could not be measured: {}{causes}", failure.what));
+                printer.say(&format!("note: no time of a step: {}{causes}", failure.what));
                 None
             }
         }
@@ -97,9 +108,13 @@ impl StepTime {
         printer: &Printer,
     ) -> Result<StepTime, Failure> {
         let began = Instant::now();
+        if device == DeviceKind::CpuBf16 {
+            let why = "it is only measured for a CPU in f32 and for a GPU".to_string();
+            return Err(Failure { what: "--device cpu-bf16".into(), causes: vec![why], hint: None });
+        }
         let profile = Profile { config, recipe, device, printer };
-        let micro_step_seconds = profile.micro_step(usual)?;
-        let step_seconds = micro_step_seconds * recipe.gradient_accumulation as f64;
+        let Seconds { micro_step: micro_step_seconds, update } = profile.whole(usual)?;
+        let step_seconds = micro_step_seconds * recipe.gradient_accumulation as f64 + update;
         Ok(StepTime {
             micro_step_seconds,
             step_seconds,
@@ -126,12 +141,30 @@ impl StepTime {
     }
 }
 
-/// Seconds of a micro-step.
+/// What parts of a step take.
+#[derive(Clone, Copy, Debug)]
+struct Seconds {
+    /// Forward and backward pass of a micro-batch.
+    micro_step: f64,
+    /// Gradients set to zero, clipped, and the update, once a step.
+    update: f64,
+}
+
+impl Seconds {
+    /// With `layers` more, each of which takes what the `more` layers of another model take on average.
+    fn plus(self, layers: usize, one: Seconds, other: Seconds, more: usize) -> Seconds {
+        let each = |one: f64, other: f64| ((other - one) / more as f64).max(0.0) * layers as f64;
+        Seconds {
+            micro_step: self.micro_step + each(one.micro_step, other.micro_step),
+            update: self.update + each(one.update, other.update),
+        }
+    }
+}
+
+/// Of a model with one layer in decoder and tower, and of the whole model.
 struct Layers {
-    /// Of a model with one layer in decoder and tower.
-    one: f64,
-    /// Of the whole model.
-    whole: f64,
+    one: Seconds,
+    whole: Seconds,
 }
 
 struct Profile<'a> {
@@ -142,49 +175,46 @@ struct Profile<'a> {
 }
 
 impl Profile<'_> {
-    /// Seconds of a micro-step of the whole model.
-    fn micro_step(&self, usual: Usual) -> Result<f64, Failure> {
-        if self.device == DeviceKind::Cuda {
-            return Ok(self.all_layers(usual)?.whole);
-        }
-        let smallest = self.part(usual, CPU_FLOP);
+    /// Of the whole model with the usual micro-batch.
+    fn whole(&self, usual: Usual) -> Result<Seconds, Failure> {
+        let smallest = match self.device {
+            DeviceKind::Cuda => usual,
+            _ => self.part(usual, CPU_FLOP),
+        };
         if smallest == usual {
             return Ok(self.all_layers(usual)?.whole);
         }
-        let flop_of = |part: Usual| self.flop(&work(self.of_layers(1, 1, false), part));
-        let shortest = self.measure(&work(self.of_layers(1, 1, false), smallest))?;
+        let one_layer = |part: Usual| work(self.of_layers(1, 1, false), part);
+        let shortest = self.measure(&one_layer(smallest))?.micro_step;
         let part = self.part(usual, CPU_FLOP * (CPU_SECONDS / shortest).max(1.0));
-        let layers = self.all_layers(part)?;
-        let (less, more) = (flop_of(smallest), flop_of(part));
+        let Layers { one, whole } = self.all_layers(part)?;
+        let (less, more) = (self.flop(&one_layer(smallest)), self.flop(&one_layer(part)));
         // The share of one layer's time that grows with the work.
         let growing = match more > less {
-            true => ((layers.one - shortest) / (more - less) * more / layers.one).clamp(0.0, 1.0),
+            true => ((one.micro_step - shortest) / (more - less) * more / one.micro_step).clamp(0.0, 1.0),
             false => 1.0,
         };
         let times = self.flop(&work(self.config.clone(), usual)) / self.flop(&work(self.config.clone(), part));
-        Ok(layers.whole * (1.0 - growing + growing * times))
+        Ok(Seconds { micro_step: whole.micro_step * (1.0 - growing + growing * times), ..whole })
     }
 
-    /// Seconds of a micro-step of one layer, and of all.
     fn all_layers(&self, usual: Usual) -> Result<Layers, Failure> {
         let (layers, depth) = (self.config.text.layers, self.config.vision.depth);
         let full = self.config.vision.full_blocks.iter().filter(|block| **block < depth).count();
         let has_images = usual.image_tokens > 0;
         let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), usual));
         let one = seconds(1, 1, false)?;
-        // What a layer more takes, of those that there are.
-        let each = |other: f64, more: usize| ((other - one) / more as f64).max(0.0);
         let mut whole = one;
         let more = MORE.min(layers - 1);
         if more > 0 {
-            whole += (layers - 1) as f64 * each(seconds(1 + more, 1, false)?, more);
+            whole = whole.plus(layers - 1, one, seconds(1 + more, 1, false)?, more);
         }
         let more = MORE.min(depth - 1);
         if has_images && more > 0 {
-            whole += (depth - 1) as f64 * each(seconds(1, 1 + more, false)?, more);
+            whole = whole.plus(depth - 1, one, seconds(1, 1 + more, false)?, more);
         }
         if has_images && full > 0 {
-            whole += full as f64 * each(seconds(1, 1, true)?, 1);
+            whole = whole.plus(full, one, seconds(1, 1, true)?, 1);
         }
         Ok(Layers { one, whole })
     }
@@ -216,20 +246,21 @@ impl Profile<'_> {
         work.flop(trains_vision).needed
     }
 
-    /// Seconds of a micro-step of a small model, with an update.
-    fn measure(&self, work: &Work) -> Result<f64, Failure> {
+    /// Trains a small model for a few steps.
+    fn measure(&self, work: &Work) -> Result<Seconds, Failure> {
         let choice = match self.device {
             DeviceKind::Cuda => DeviceChoice::Cuda,
             DeviceKind::Cpu | DeviceKind::CpuBf16 => DeviceChoice::Cpu,
         };
         let mut opened: Opened = bench::open(choice, self.recipe.threads, self.printer)?;
-        let device = opened.device();
-        let mut planner = Planner::like(device.profile());
+        let free = opened.free()?;
+        let mut planner = Planner::like(opened.device().profile());
         self.build(work, &mut planner, &Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16))?;
-        let lacking = |error: &dyn std::error::Error| {
-            Failure::new("cannot measure the time of a step: there is too little free memory", error, None)
-        };
-        device.prepare(planner.plan().total()).map_err(|error| lacking(&error))?;
+        if let Some(refusal) = bench::refusal(work, &opened, planner.plan(), free) {
+            return Err(Failure { hint: None, ..refusal });
+        }
+        let device = opened.device();
+        device.prepare(planner.plan().total()).map_err(|error| failed(&error))?;
         let checkpoint = Checkpoint::random(&work.config, SEED).map_err(|error| failed(&error))?;
         let mut model = self.build(work, device, &checkpoint)?;
         drop(checkpoint);
@@ -238,17 +269,23 @@ impl Profile<'_> {
         }
         let rows = work.make_rows();
         let mut batch = work.batch(&rows, work.make_pixels()).map_err(|error| failed(&error))?;
-        let mut shortest = f64::INFINITY;
+        let mut shortest = Seconds { micro_step: f64::INFINITY, update: f64::INFINITY };
         for number in 0..WARM_UP + MEASURED {
             let began = Instant::now();
             model.begin_step(device);
+            device.finish().map_err(|error| failed(&error))?;
+            let zeroed = began.elapsed().as_secs_f64();
             model.learn(device, &batch, 1.0 / batch.targets().max(1) as f32, 0).map_err(|error| failed(&error))?;
-            model.update(device, &self.recipe.optimizer(), 1e-4, 1.0, work.image_tokens > 0);
             batch = work.batch(&rows, batch.into_pixels()).map_err(|error| failed(&error))?;
             model.place(device, &batch).map_err(|error| failed(&error))?;
+            device.finish().map_err(|error| failed(&error))?;
+            let learnt = began.elapsed().as_secs_f64();
+            model.update(device, &self.recipe.optimizer(), 1e-4, 1.0, work.image_tokens > 0);
             model.step_result(device).map_err(|error| failed(&error))?;
+            let all = began.elapsed().as_secs_f64();
             if number >= WARM_UP {
-                shortest = shortest.min(began.elapsed().as_secs_f64());
+                shortest.micro_step = shortest.micro_step.min(learnt - zeroed);
+                shortest.update = shortest.update.min(zeroed + all - learnt);
             }
         }
         Ok(shortest)
@@ -264,5 +301,5 @@ impl Profile<'_> {
 
 fn work(config: Config, usual: Usual) -> Work {
     let Usual { rows, image_tokens, text_tokens } = usual;
-    Work { config, rows, image_tokens, text_tokens: text_tokens.max(2) }
+    Work { config, rows, image_tokens, text_tokens }
 }

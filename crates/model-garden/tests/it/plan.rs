@@ -215,7 +215,8 @@ fn the_time_of_a_step_is_measured_where_somebody_asks() {
     let (told, _) = told(&words);
     let of = |name: &str| told["step_time"][name].as_f64().unwrap_or_else(|| panic!("{name}: {told}"));
     assert!(of("micro_step_seconds") > 0.0 && of("measured_in_seconds") > of("micro_step_seconds"));
-    assert_eq!(of("step_seconds"), 3.0 * of("micro_step_seconds"));
+    // Three micro-batches, and an update.
+    assert!(of("step_seconds") > 3.0 * of("micro_step_seconds"), "{told}");
     // Six rows, one of them in a micro-batch: two steps.
     assert_eq!(of("epoch_seconds"), 2.0 * of("step_seconds"));
     let said = text(&plan(&words));

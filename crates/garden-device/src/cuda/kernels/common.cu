@@ -28,15 +28,14 @@ __device__ __forceinline__ void load(const float *from, float (&to)[8]) {
     to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
-__device__ __forceinline__ void load(const bf16 *from, float (&to)[8]) {
-    const uint4 given = *(const uint4 *)from;
-    const u32 words[4] = {given.x, given.y, given.z, given.w};
+// Eight bf16 as they lie in 16 bytes.
+__device__ __forceinline__ void unpack(const uint4 &from, float (&to)[8]) {
+    const u32 words[4] = {from.x, from.y, from.z, from.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        to[2 * i] = __uint_as_float(words[i] << 16);
-        to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
+    for (int i = 0; i < 4; i++) to[2 * i] = __uint_as_float(words[i] << 16), to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
 }
+
+__device__ __forceinline__ void load(const bf16 *from, float (&to)[8]) { unpack(*(const uint4 *)from, to); }
 
 __device__ __forceinline__ void load(const f16 *from, float (&to)[8]) {
     const uint4 given = *(const uint4 *)from;

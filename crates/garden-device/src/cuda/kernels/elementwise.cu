@@ -303,11 +303,12 @@ __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sine
     });
 }
 
-// Adds to `sum` a number of each value that depends on its bits and its place: results with the same bits give the same sum, in whatever order it is made.
+// Adds to `sum` a number of each value but zero that depends on its bits and its place: results with the same bits give the same sum, in whatever order it is made.
 extern "C" __global__ void digest(const bf16 *x, i64 stride, int rows, int width, u64 *sum) {
     u64 own = 0;
     each_of_all(rows, width, false, [&](int row, int column, auto) {
-        own += mixed(((u64)row * width + column) << 16 | x[row * stride + column].bits);
+        const u16 bits = x[row * stride + column].bits;
+        if (bits & 0x7fff) own += mixed(((u64)row * width + column) << 16 | bits);
     });
     own = block_sum(own);
     if (threadIdx.x == 0) atomicAdd(sum, own);

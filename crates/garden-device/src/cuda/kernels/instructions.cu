@@ -1,8 +1,8 @@
-// Types, and every instruction that C++ has no word for. All other files are plain C++ on top of these.
+// Types, and every instruction that C++ has no word for but those of Hopper alone (wgmma.cu). All other files are plain C++ on top of these.
 //
-// A program is this file, then common.cu, then one of the others: nothing is included, so that NVRTC needs no headers. Its options are
-// --gpu-architecture=sm_XX, --std=c++17 and --device-as-default-execution-space (for lambdas).
-// The instructions are those of compute capability 8.0, which every card since has.
+// A program is this file, then common.cu, then those that kernels.rs lists for it: nothing is included, so that NVRTC needs no headers. Its options are
+// --gpu-architecture=sm_XX (sm_90a with wgmma.cu), --std=c++17 and --device-as-default-execution-space (for lambdas).
+// The instructions here are those of compute capability 8.0, which every card since has.
 
 typedef unsigned char u8;
 typedef unsigned short u16;

@@ -62,10 +62,10 @@ __device__ void rms_norm_backward(const T *dy, const T *x, const W *weight, T *d
     });
 }
 
-// Rows of a warp: 8 CHUNKS values of each lane, 256 apart.
+// Each warp of a block has a row.
 #define ROWS_OF_BLOCK 4
 
-// Calls f(chunk, column) for the values of this lane.
+// Calls f(chunk, column) for the values of this lane: CHUNKS times 8 of them, 256 apart.
 template <int CHUNKS, class F>
 __device__ __forceinline__ void each_chunk(int width, F f) {
 #pragma unroll
@@ -73,12 +73,6 @@ __device__ __forceinline__ void each_chunk(int width, F f) {
         const int column = (i * 32 + threadIdx.x % 32) * 8;
         if (column < width) f(i, column);
     }
-}
-
-__device__ __forceinline__ void unpack(const uint4 &from, float (&to)[8]) {
-    const u32 words[4] = {from.x, from.y, from.z, from.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) to[2 * i] = __uint_as_float(words[i] << 16), to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
 }
 
 // Grid (ceil(rows / 4)), block 128.

@@ -23,7 +23,7 @@ pub(super) fn value(checked: &Checked) -> Value {
     });
     let duplicate = |one: &garden_data::Duplicate| json!({"row": one.row + 1, "place": place(one.row), "first_row": one.first + 1, "first_place": place(one.first)});
     let limits = survey.limits;
-    json!({
+    let mut value = json!({
         "dataset": arguments.dataset,
         "rows": survey.rows,
         "usable": survey.tally.kept,
@@ -33,7 +33,6 @@ pub(super) fn value(checked: &Checked) -> Value {
         "batch_size": arguments.batch_size,
         "gradient_accumulation": arguments.gradient_accumulation,
         "steps_per_epoch": steps,
-        "step_time": step_time,
         "tally": survey.tally,
         "problems": survey.problems.iter().map(problem).collect::<Vec<Value>>(),
         "ignored": survey.ignored,
@@ -63,7 +62,12 @@ pub(super) fn value(checked: &Checked) -> Value {
             "compressed_rows_bytes": memory.rows,
             "threads": memory.threads,
         },
-    })
+    });
+    // Only where somebody asked, which nobody does of the server.
+    if let Some(time) = step_time {
+        value["step_time"] = json!(time);
+    }
+    value
 }
 
 fn distribution(of: &Distribution) -> Value {

@@ -35,7 +35,8 @@ impl Machine {
             fact("disk", self.disk()),
             fact("Python", self.python_words()),
         ];
-        facts.extend(self.step_time.as_ref().map(|time| fact("step", time.sentence())));
+        let timed = self.step_time.as_ref().zip(self.largest.as_ref());
+        facts.extend(timed.map(|(time, model)| fact("step", format!("{}: {}", model.name, time.sentence()))));
         facts
     }
 
