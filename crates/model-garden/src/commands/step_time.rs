@@ -79,7 +79,7 @@ impl Usual {
 }
 
 impl StepTime {
-    /// Measures a profile, or says why it could not.
+    /// Measures a profile, or says why it could not; `steps` are those of an epoch.
     pub fn try_measure(
         config: &Config,
         recipe: &Recipe,
@@ -88,7 +88,7 @@ impl StepTime {
         steps: Option<usize>,
         printer: &Printer,
     ) -> Option<StepTime> {
-        match StepTime::measure(config, recipe, device, usual, steps, printer) {
+        match (Profile { config, recipe, device, printer }).step_time(usual, steps) {
             Ok(time) => Some(time),
             Err(failure) => {
                 let causes: String = failure.causes.iter().map(|cause| format!(": {cause}")).collect();
@@ -96,33 +96,6 @@ impl StepTime {
                 None
             }
         }
-    }
-
-    /// Measures a profile; `steps` are those of an epoch.
-    fn measure(
-        config: &Config,
-        recipe: &Recipe,
-        device: DeviceKind,
-        usual: Usual,
-        steps: Option<usize>,
-        printer: &Printer,
-    ) -> Result<StepTime, Failure> {
-        let began = Instant::now();
-        if device == DeviceKind::CpuBf16 {
-            let why = "it is only measured for a CPU in f32 and for a GPU".to_string();
-            return Err(Failure { what: "--device cpu-bf16".into(), causes: vec![why], hint: None });
-        }
-        let profile = Profile { config, recipe, device, printer };
-        let Seconds { micro_step: micro_step_seconds, update } = profile.whole(usual)?;
-        let step_seconds = micro_step_seconds * recipe.gradient_accumulation as f64 + update;
-        Ok(StepTime {
-            micro_step_seconds,
-            step_seconds,
-            micro_batches: recipe.gradient_accumulation,
-            micro_batch_tokens: usual.rows * (usual.image_tokens + usual.text_tokens),
-            epoch_seconds: steps.map(|steps| steps as f64 * step_seconds),
-            measured_in_seconds: began.elapsed().as_secs_f64(),
-        })
     }
 
     /// In a sentence.
@@ -175,6 +148,25 @@ struct Profile<'a> {
 }
 
 impl Profile<'_> {
+    fn step_time(&self, usual: Usual, steps: Option<usize>) -> Result<StepTime, Failure> {
+        let began = Instant::now();
+        if self.device == DeviceKind::CpuBf16 {
+            let why = "it is only measured for a CPU in f32 and for a GPU".to_string();
+            return Err(Failure { what: "--device cpu-bf16".into(), causes: vec![why], hint: None });
+        }
+        let Seconds { micro_step, update } = self.whole(usual)?;
+        let micro_batches = self.recipe.gradient_accumulation;
+        let step_seconds = micro_step * micro_batches as f64 + update;
+        Ok(StepTime {
+            micro_step_seconds: micro_step,
+            step_seconds,
+            micro_batches,
+            micro_batch_tokens: usual.rows * (usual.image_tokens + usual.text_tokens),
+            epoch_seconds: steps.map(|steps| steps as f64 * step_seconds),
+            measured_in_seconds: began.elapsed().as_secs_f64(),
+        })
+    }
+
     /// Of the whole model with the usual micro-batch.
     fn whole(&self, usual: Usual) -> Result<Seconds, Failure> {
         let smallest = match self.device {
