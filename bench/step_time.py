@@ -13,7 +13,10 @@ import subprocess
 
 
 def run(binary, *words):
-    return json.loads(subprocess.run([binary, *words, "--json"], check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run([binary, *words, "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"error: `{words[0]}` ended with {done.returncode}")
+    return json.loads(done.stdout)
 
 
 def main():

@@ -24,6 +24,9 @@ const MORE: usize = 2;
 /// Micro-steps before those that count, and those: the shortest is taken, since whatever else the machine does only makes them longer.
 const WARM_UP: usize = 1;
 const MEASURED: usize = 2;
+/// On a GPU they take milliseconds, and the first ones choose algorithms and record what is launched.
+const GPU_WARM_UP: usize = 4;
+const GPU_MEASURED: usize = 6;
 /// Operations of the first micro-step of one layer on a CPU, which any has in a second; and the seconds that those which count should take.
 const CPU_FLOP: f64 = 2e10;
 const CPU_SECONDS: f64 = 1.0;
@@ -114,21 +117,45 @@ impl StepTime {
     }
 }
 
-/// What parts of a step take.
+/// What parts of a step take. They are measured apart, since a GPU works while the host prepares the next micro-batch: in a model of one layer the host is the slower of the
+/// two, and more layers would seem to cost nothing.
 #[derive(Clone, Copy, Debug)]
 struct Seconds {
-    /// Forward and backward pass of a micro-batch.
-    micro_step: f64,
+    /// Forward and backward pass of a micro-batch, until the device is done.
+    learn: f64,
+    /// The host's part of that: until it may go on. On a CPU this is all of it.
+    launch: f64,
+    /// Preparing the next micro-batch on the host; the same for any number of layers.
+    prepare: f64,
     /// Gradients set to zero, clipped, and the update, once a step.
     update: f64,
 }
 
 impl Seconds {
+    const LONGEST: Seconds =
+        Seconds { learn: f64::INFINITY, launch: f64::INFINITY, prepare: f64::INFINITY, update: f64::INFINITY };
+
+    /// One micro-batch after the other: the host prepares while the device works.
+    fn micro_step(self) -> f64 {
+        self.learn.max(self.launch + self.prepare)
+    }
+
+    fn shortest(self, other: Seconds) -> Seconds {
+        Seconds {
+            learn: self.learn.min(other.learn),
+            launch: self.launch.min(other.launch),
+            prepare: self.prepare.min(other.prepare),
+            update: self.update.min(other.update),
+        }
+    }
+
     /// With `layers` more, each of which takes what the `more` layers of another model take on average.
     fn plus(self, layers: usize, one: Seconds, other: Seconds, more: usize) -> Seconds {
         let each = |one: f64, other: f64| ((other - one) / more as f64).max(0.0) * layers as f64;
         Seconds {
-            micro_step: self.micro_step + each(one.micro_step, other.micro_step),
+            learn: self.learn + each(one.learn, other.learn),
+            launch: self.launch + each(one.launch, other.launch),
+            prepare: self.prepare,
             update: self.update + each(one.update, other.update),
         }
     }
@@ -138,6 +165,16 @@ impl Seconds {
 struct Layers {
     one: Seconds,
     whole: Seconds,
+}
+
+/// Seconds from lap to lap.
+struct Clock(Instant);
+
+impl Clock {
+    fn lap(&mut self) -> f64 {
+        let before = std::mem::replace(&mut self.0, Instant::now());
+        (self.0 - before).as_secs_f64()
+    }
 }
 
 struct Profile<'a> {
@@ -154,7 +191,7 @@ impl Profile<'_> {
             let why = "it is only measured for a CPU in f32 and for a GPU".to_string();
             return Err(Failure { what: "--device cpu-bf16".into(), causes: vec![why], hint: None });
         }
-        let Seconds { micro_step, update } = self.whole(usual)?;
+        let (micro_step, update) = self.whole(usual)?;
         let micro_batches = self.recipe.gradient_accumulation;
         let step_seconds = micro_step * micro_batches as f64 + update;
         Ok(StepTime {
@@ -167,27 +204,28 @@ impl Profile<'_> {
         })
     }
 
-    /// Of the whole model with the usual micro-batch.
-    fn whole(&self, usual: Usual) -> Result<Seconds, Failure> {
+    /// Seconds of a micro-batch of the usual size and of an update, of the whole model.
+    fn whole(&self, usual: Usual) -> Result<(f64, f64), Failure> {
         let smallest = match self.device {
             DeviceKind::Cuda => usual,
             _ => self.part(usual, CPU_FLOP),
         };
         if smallest == usual {
-            return Ok(self.all_layers(usual)?.whole);
+            let whole = self.all_layers(usual)?.whole;
+            return Ok((whole.micro_step(), whole.update));
         }
         let one_layer = |part: Usual| work(self.of_layers(1, 1, false), part);
-        let shortest = self.measure(&one_layer(smallest))?.micro_step;
+        let shortest = self.measure(&one_layer(smallest))?.micro_step();
         let part = self.part(usual, CPU_FLOP * (CPU_SECONDS / shortest).max(1.0));
         let Layers { one, whole } = self.all_layers(part)?;
         let (less, more) = (self.flop(&one_layer(smallest)), self.flop(&one_layer(part)));
         // The share of one layer's time that grows with the work.
         let growing = match more > less {
-            true => ((one.micro_step - shortest) / (more - less) * more / one.micro_step).clamp(0.0, 1.0),
+            true => ((one.micro_step() - shortest) / (more - less) * more / one.micro_step()).clamp(0.0, 1.0),
             false => 1.0,
         };
         let times = self.flop(&work(self.config.clone(), usual)) / self.flop(&work(self.config.clone(), part));
-        Ok(Seconds { micro_step: whole.micro_step * (1.0 - growing + growing * times), ..whole })
+        Ok((whole.micro_step() * (1.0 - growing + growing * times), whole.update))
     }
 
     fn all_layers(&self, usual: Usual) -> Result<Layers, Failure> {
@@ -261,23 +299,28 @@ impl Profile<'_> {
         }
         let rows = work.make_rows();
         let mut batch = work.batch(&rows, work.make_pixels()).map_err(|error| failed(&error))?;
-        let mut shortest = Seconds { micro_step: f64::INFINITY, update: f64::INFINITY };
-        for number in 0..WARM_UP + MEASURED {
-            let began = Instant::now();
+        let mut shortest = Seconds::LONGEST;
+        let (warm_up, measured) = match self.device {
+            DeviceKind::Cuda => (GPU_WARM_UP, GPU_MEASURED),
+            _ => (WARM_UP, MEASURED),
+        };
+        for number in 0..warm_up + measured {
+            let mut clock = Clock(Instant::now());
             model.begin_step(device);
             device.finish().map_err(|error| failed(&error))?;
-            let zeroed = began.elapsed().as_secs_f64();
+            let zeroed = clock.lap();
             model.learn(device, &batch, 1.0 / batch.targets().max(1) as f32, 0).map_err(|error| failed(&error))?;
+            let launch = clock.lap();
+            device.finish().map_err(|error| failed(&error))?;
+            let learn = launch + clock.lap();
             batch = work.batch(&rows, batch.into_pixels()).map_err(|error| failed(&error))?;
             model.place(device, &batch).map_err(|error| failed(&error))?;
             device.finish().map_err(|error| failed(&error))?;
-            let learnt = began.elapsed().as_secs_f64();
+            let prepare = clock.lap();
             model.update(device, &self.recipe.optimizer(), 1e-4, 1.0, work.image_tokens > 0);
             model.step_result(device).map_err(|error| failed(&error))?;
-            let all = began.elapsed().as_secs_f64();
-            if number >= WARM_UP {
-                shortest.micro_step = shortest.micro_step.min(learnt - zeroed);
-                shortest.update = shortest.update.min(zeroed + all - learnt);
+            if number >= warm_up {
+                shortest = shortest.shortest(Seconds { learn, launch, prepare, update: zeroed + clock.lap() });
             }
         }
         Ok(shortest)
