@@ -23,14 +23,7 @@ fn main() {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let largest = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).max().unwrap();
     let stored: usize = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).sum();
-    let lora = LoraConfig {
-        rank: 1,
-        alpha: 1.0,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets: Targets::decoder(),
-        modules_to_save: Vec::new(),
-    };
+    let lora = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(), ..LoraConfig::default() };
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
     let storage = Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true };
     let training = Training::Lora(lora);

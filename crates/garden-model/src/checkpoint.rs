@@ -1,6 +1,7 @@
 //! Checkpoints: memory-mapped safetensors files; or shapes alone, enough for a plan, optionally with random values.
 
 pub(crate) mod adapter;
+pub(crate) mod adapter_config;
 pub(crate) mod drawn;
 pub(crate) mod full;
 pub(crate) mod layout;
@@ -11,6 +12,7 @@ pub(crate) mod nf4_checkpoint;
 pub(crate) mod quantise;
 pub(crate) mod safetensors_writer;
 pub(crate) mod shapes;
+pub(crate) mod sum;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -25,7 +25,7 @@ use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
 use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
-use crate::network::parameters::{Builder, FrozenAdapter, Storage};
+use crate::network::parameters::{Builder, FrozenAdapter, RowFactors, Storage};
 use crate::network::pass::Pass;
 use crate::network::patches::PatchInputs;
 use crate::network::rotary;
@@ -131,24 +131,29 @@ impl Generator {
         limits: GeneratorLimits,
     ) -> Result<Generator, Error> {
         let lora = adapter.map(|adapter| &adapter.config);
-        let (generator, places) = Generator::with_idle_adapter(device, config, checkpoint, lora, four_bit, limits)?;
+        let computes = device.computes();
+        let factors = adapter.map(|adapter| adapter.row_factors(checkpoint, computes)).transpose()?.unwrap_or_default();
+        let (generator, places) =
+            Generator::with_idle_adapter(device, config, checkpoint, lora, &factors, four_bit, limits)?;
         if let Some(adapter) = adapter {
-            adapter.fill_frozen(device, &places)?;
+            adapter.fill_frozen(device, &places, &factors)?;
         }
         Ok(generator)
     }
 
-    /// Builds a generator with a zero adapter: it answers as without one until the adapter is filled.
+    /// Builds a generator with a zero adapter: without factors of rows it answers as without an adapter until that is filled.
     pub(crate) fn with_idle_adapter(
         device: &mut dyn Device,
         config: &Config,
         checkpoint: &Checkpoint,
         lora: Option<&LoraConfig>,
+        factors: &RowFactors,
         four_bit: Option<&FourBit>,
         limits: GeneratorLimits,
     ) -> Result<(Generator, Vec<FrozenAdapter>), Error> {
         let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
         let mut builder = Builder::new(device, checkpoint, lora, Mode::Inference, &storage)?;
+        builder.row_factors = factors.clone();
         let network = Network::build(&mut builder, config)?;
         let (frozen, reserve, adapters) = (builder.frozen, builder.reserve, builder.adapter_sizes);
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;

@@ -22,6 +22,7 @@ use crate::optimizer::{Optimizer, RateGroup};
 use garden_input::{Config, Limits};
 
 /// Trainable parameters.
+#[allow(clippy::large_enum_variant, reason = "a run has one")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Training {
     /// LoRA adapters beside frozen weights.

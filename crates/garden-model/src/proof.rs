@@ -5,11 +5,12 @@ use std::path::Path;
 use garden_device::{Cpu, Device, Dtype, Plan, Planner};
 
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::adapter::{Adapter, read_adapter};
+use crate::checkpoint::adapter::{Adapter, Pair, read_adapter};
 use crate::checkpoint::merge::Merge;
 use crate::checkpoint::nf4_checkpoint::FourBit;
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
+use crate::network::parameters::RowFactors;
 use garden_input::{Config, Images, Prompt};
 
 /// Relative norm by which logits of the same weights differ when summed in another order; see testdata/reference.
@@ -150,11 +151,19 @@ fn both(
     threads: usize,
 ) -> Result<Logits, Error> {
     let mut cpu = Cpu::new(threads);
-    let (lora, limits) = (Some(&adapter.config), limits(config));
+    let (lora, limits, none) = (Some(&adapter.config), limits(config), RowFactors::new());
+    if adapter.is_dora {
+        let mut generator = Generator::build(&mut cpu, config, checkpoint, None, four_bit, limits)?;
+        let base = logits(&mut generator, &mut cpu)?;
+        let mut cpu = Cpu::new(threads);
+        let mut generator = Generator::build(&mut cpu, config, checkpoint, Some(adapter), four_bit, limits)?;
+        return Ok(Logits { base, adapted: logits(&mut generator, &mut cpu)? });
+    }
     // One model is enough: its adapter has no effect until it is filled.
-    let (mut generator, places) = Generator::with_idle_adapter(&mut cpu, config, checkpoint, lora, four_bit, limits)?;
+    let (mut generator, places) =
+        Generator::with_idle_adapter(&mut cpu, config, checkpoint, lora, &none, four_bit, limits)?;
     let base = logits(&mut generator, &mut cpu)?;
-    adapter.fill_frozen(&mut cpu, &places)?;
+    adapter.fill_frozen(&mut cpu, &places, &none)?;
     Ok(Logits { base, adapted: logits(&mut generator, &mut cpu)? })
 }
 
@@ -246,6 +255,42 @@ fn explained(merge: &Merge<'_>) -> f64 {
     NOISE + roundoff * (merge.rounded() as f64).sqrt()
 }
 
+/// The matrices of an adapter, for sums in f64.
+struct ExactPair {
+    scale: f64,
+    rank: usize,
+    down: Vec<f32>,
+    up: Vec<f32>,
+    lengths: Option<Vec<f32>>,
+}
+
+impl ExactPair {
+    fn of(pair: &Pair<'_>) -> ExactPair {
+        let (scale, rank) = (f64::from(pair.scale), pair.down.shape[0]);
+        let lengths = pair.lengths.map(|lengths| lengths.values());
+        ExactPair { scale, rank, down: pair.down.values(), up: pair.up.values(), lengths }
+    }
+
+    /// A row of the merged weight, and the sums of its terms' sizes.
+    fn row(&self, row: usize, before: &[f32]) -> Vec<(f64, f64)> {
+        let sum = |(column, value): (usize, &f32)| {
+            let terms = (0..self.rank).map(|index| {
+                let down = f64::from(self.down[index * before.len() + column]);
+                self.scale * f64::from(self.up[row * self.rank + index]) * down
+            });
+            let value = f64::from(*value);
+            terms.fold((value, value.abs()), |(exact, sizes), term| (exact + term, sizes + term.abs()))
+        };
+        let mut sums: Vec<(f64, f64)> = before.iter().enumerate().map(sum).collect();
+        if let Some(lengths) = &self.lengths {
+            let length = sums.iter().map(|(exact, _)| exact * exact).sum::<f64>().sqrt();
+            let factor = f64::from(lengths[row]) / length;
+            sums.iter_mut().for_each(|(exact, sizes)| (*exact, *sizes) = (*exact * factor, *sizes * factor.abs()));
+        }
+        sums
+    }
+}
+
 /// Recomputes some rows of every tensor in f64, and finds the largest error.
 fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, String), Error> {
     let (mut checked, mut largest, mut roughest) = (0, 0.0, String::new());
@@ -258,20 +303,14 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
         }
         let (columns, reader) = (item.columns(), item.reader());
         let rows = item.length() / columns.max(1);
-        let pair = item.pair.map(|pair| (pair.down.values(), pair.up.values(), pair.down.shape[0]));
+        let pair = item.pair.map(|pair| ExactPair::of(&pair));
         let (mut before, mut after) = (vec![0.0; columns], vec![0.0; columns]);
         for row in (0..rows).step_by(rows.div_ceil(ROWS).max(1)) {
             reader.read(row * columns, &mut before);
             tensor.widen(row * columns, &mut after);
-            for column in 0..columns {
-                let (mut exact, mut sizes) = (f64::from(before[column]), f64::from(before[column].abs()));
-                for index in 0..pair.as_ref().map_or(0, |pair| pair.2) {
-                    let Some((down, up, rank)) = &pair else { break };
-                    let term = f64::from(merge.scale)
-                        * f64::from(up[row * rank + index])
-                        * f64::from(down[index * columns + column]);
-                    (exact, sizes) = (exact + term, sizes + term.abs());
-                }
+            let same = || before.iter().map(|value| (f64::from(*value), f64::from(value.abs()))).collect();
+            let expected: Vec<(f64, f64)> = pair.as_ref().map_or_else(same, |pair| pair.row(row, &before));
+            for (column, (exact, sizes)) in expected.into_iter().enumerate() {
                 // Rounding of sums in f32 is not an error of the merge.
                 let off = ((f64::from(after[column]) - exact).abs() - sizes * 2.0_f64.powi(-21)).max(0.0);
                 let error = off / distance(item.dtype, exact);

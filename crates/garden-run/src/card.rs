@@ -126,9 +126,9 @@ fn about(record: &RunRecord) -> String {
     let mut text = match (recipe.full, recipe.load_in_4bit) {
         (true, _) => format!("All weights of {base}, fine-tuned."),
         (false, true) => {
-            format!("A LoRA adapter of rank {} for {base}, trained on 4-bit weights (NF4).", recipe.lora_r)
+            format!("A LoRA adapter of rank {} for {base}, trained on 4-bit weights (NF4).", recipe.rank_words())
         }
-        (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.lora_r),
+        (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.rank_words()),
     };
     let rows = grouped(record.job.train.used());
     let (steps, tokens) = (record.last_step(), record.tokens().unwrap_or(0));

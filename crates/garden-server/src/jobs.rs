@@ -133,8 +133,9 @@ pub(crate) fn submission(server: &Server, asked: Asked, prefix: &str) -> Result<
             let base = find_base(server, &parent.base)?;
             link_adapter(tuned, &folder.adapter())?;
             set("adapter", json!(folder.adapter()));
-            for (name, setting) in parent.recipe().map(Recipe::adapter_settings).unwrap_or_default() {
-                set(name, Value::String(setting));
+            // All else the adapter says itself.
+            if parent.recipe().is_some_and(|recipe| recipe.load_in_4bit) {
+                set("load-in-4bit", json!(true));
             }
             base
         }

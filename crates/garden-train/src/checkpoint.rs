@@ -10,7 +10,7 @@ use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use garden_device::{Device, Dtype};
-use garden_model::{Model, Training, read_adapter, write_adapter};
+use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -424,6 +424,15 @@ pub(crate) fn restore(job: &Job, model: &mut Model, device: &mut dyn Device, pat
 /// Whether a run can go on from a checkpoint; what has changed since, in words.
 pub fn check_resume(job: &Job, path: &Path) -> Result<Vec<String>, Error> {
     compare(path, &open(path)?, job)
+}
+
+/// The configuration of the adapter that a run began with, from the checkpoint that it resumes.
+pub(crate) fn first_adapter(recipe: &Recipe) -> Option<LoraConfig> {
+    let path = match recipe.resume.as_deref()? {
+        "auto" => newest(&recipe.output_dir).0?,
+        path => PathBuf::from(path),
+    };
+    open(&path).ok()?.recipe.first
 }
 
 /// What differs from the recipe that a checkpoint was made with, in words; an error where that would be wrong.

@@ -1,6 +1,6 @@
 //! A job: a recipe, and what was found out about its model and its rows before the first step. Every start of the run goes by the same one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::recipe::{self, DeviceKind, Optim, Recipe};
+
+/// Rank and alpha of a new adapter, unless the recipe says otherwise.
+pub(crate) const RANK: usize = 16;
+pub(crate) const ALPHA: f32 = 16.0;
 
 /// Rows of a dataset that are used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,23 +165,73 @@ impl Recipe {
         if self.full {
             return Training::Full;
         }
-        let targets = match &self.lora_targets {
-            None if self.finetune_vision => Targets::all(),
-            None => Targets::decoder(),
-            // As PEFT has it: all but the head.
-            Some(text) if text == "all-linear" => Targets::all(),
-            // Names have no characters that mean something in patterns but the dot.
-            Some(text) if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::Pattern(text.clone()),
-            Some(text) => Targets::Names(text.split(',').map(|name| name.trim().to_string()).collect()),
-        };
-        Training::Lora(LoraConfig {
-            rank: self.lora_r,
-            alpha: self.lora_alpha,
-            is_rank_stabilised: self.use_rslora,
-            dropout: self.lora_dropout,
-            targets,
-            modules_to_save: self.modules_to_save(),
+        Training::Lora(match &self.first {
+            // An adapter goes on as what it is.
+            Some(first) => LoraConfig {
+                targets: self.targets().unwrap_or_else(|| first.targets.clone()),
+                dropout: self.lora_dropout,
+                ..first.clone()
+            },
+            None => LoraConfig {
+                rank: self.lora_r.unwrap_or(RANK),
+                alpha: self.lora_alpha.unwrap_or(ALPHA),
+                is_rank_stabilised: self.use_rslora,
+                dropout: self.lora_dropout,
+                targets: self.targets().unwrap_or_else(Targets::decoder),
+                modules_to_save: self.modules_to_save(),
+                ..LoraConfig::default()
+            },
         })
+    }
+
+    /// The rank of the adapter, or from which to which the ranks of its linears are.
+    pub fn rank_words(&self) -> String {
+        let Training::Lora(lora) = self.training() else { return "0".to_string() };
+        let ranks = || lora.ranks.iter().map(|(_, rank)| *rank).chain([lora.rank]);
+        match (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0)) {
+            (least, most) if least == most => most.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        }
+    }
+
+    /// The linears that shall have adapters, if the recipe says so.
+    fn targets(&self) -> Option<Targets> {
+        let Some(text) = &self.lora_targets else { return self.finetune_vision.then(Targets::all) };
+        Some(match text.as_str() {
+            // As PEFT has it: all but the head.
+            "all-linear" => Targets::all(),
+            // Names have no characters that mean something in patterns but the dot.
+            text if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::pattern(text),
+            text => Targets::listed(text.split(',').map(str::trim)),
+        })
+    }
+
+    /// Settles what the recipe leaves open: an adapter that the run begins with says it, or the defaults. An error where the two disagree: with another
+    /// scale, for example, the adapter's values would mean something else.
+    pub(crate) fn settle(&mut self, first: Option<(&Path, LoraConfig)>) -> Result<(), Error> {
+        let Training::Lora(wanted) = self.training() else { return Ok(()) };
+        if let Some((path, first)) = first {
+            let open = LoraConfig {
+                rank: self.lora_r.unwrap_or(first.rank),
+                alpha: self.lora_alpha.unwrap_or(first.alpha),
+                is_rank_stabilised: self.use_rslora || first.is_rank_stabilised,
+                modules_to_save: self
+                    .modules_to_save
+                    .as_ref()
+                    .map_or(first.modules_to_save.clone(), |_| wanted.modules_to_save),
+                ..first.clone()
+            };
+            check_adapter(path, &first, &open)?;
+            (self.use_rslora, self.first) = (first.is_rank_stabilised, Some(first));
+        }
+        self.check_rates().map_err(|error| Error::Empty(error.to_string()))?;
+        if let Training::Lora(settled) = self.training() {
+            (self.lora_r, self.lora_alpha) = (Some(settled.rank), Some(settled.alpha));
+            if self.modules_to_save.is_none() && !settled.modules_to_save.is_empty() {
+                self.modules_to_save = Some(settled.modules_to_save.join(","));
+            }
+        }
+        Ok(())
     }
 
     /// Modules that are trained as a whole beside the adapter.
@@ -239,5 +293,84 @@ impl Recipe {
     /// How far rows are read ahead.
     pub fn ahead(&self) -> Ahead {
         Ahead { threads: self.loader_threads, bytes: self.prefetch.0 as usize }
+    }
+}
+/// Whether an adapter means under a recipe what it means by its own file: with another scale its values would be another adapter.
+fn check_adapter(path: &Path, found: &LoraConfig, wanted: &LoraConfig) -> Result<(), Error> {
+    // In any order they are the same modules.
+    let sorted = |modules: &[String]| {
+        let mut modules = modules.to_vec();
+        modules.sort_unstable();
+        modules.join(",")
+    };
+    let fields = [
+        ("lora-r", wanted.rank.to_string(), found.rank.to_string()),
+        ("lora-alpha", wanted.alpha.to_string(), found.alpha.to_string()),
+        ("modules-to-save", sorted(&wanted.modules_to_save), sorted(&found.modules_to_save)),
+        ("use-rslora", wanted.is_rank_stabilised.to_string(), found.is_rank_stabilised.to_string()),
+    ];
+    match fields.into_iter().find(|(_, given, found)| given != found) {
+        Some((field, given, found)) => Err(Error::Adapter { path: path.to_path_buf(), field, given, found }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(recipe: Recipe, first: &LoraConfig) -> Result<Recipe, (String, String)> {
+        let mut recipe = recipe;
+        match recipe.settle(Some((Path::new("a"), first.clone()))) {
+            Ok(()) => Ok(recipe),
+            Err(error) => Err((error.to_string(), error.hint().unwrap_or_default())),
+        }
+    }
+
+    #[test]
+    fn an_adapter_says_what_the_recipe_leaves_open() {
+        let first = LoraConfig {
+            rank: 8,
+            alpha: 64.0,
+            is_rank_stabilised: true,
+            targets: Targets::listed(["q_proj"]),
+            ranks: vec![("down_proj".to_string(), 32)],
+            modules_to_save: vec!["lm_head".to_string()],
+            ..LoraConfig::default()
+        };
+        let recipe = settled(Recipe { lora_dropout: 0.5, ..Recipe::default() }, &first).unwrap();
+        assert_eq!(recipe.training(), Training::Lora(LoraConfig { dropout: 0.5, ..first.clone() }));
+        let said = (recipe.lora_r, recipe.lora_alpha, recipe.use_rslora, recipe.modules_to_save.as_deref());
+        assert_eq!(said, (Some(8), Some(64.0), true, Some("lm_head")));
+        assert_eq!(recipe.rank_words(), "8 to 32");
+        // A checkpoint's recipe is the same again.
+        let again: Recipe = serde_json::from_value(serde_json::to_value(&recipe).unwrap()).unwrap();
+        assert_eq!(again, recipe);
+        // What is given has to be the same.
+        let told = |change: fn(&mut Recipe)| {
+            let mut recipe = Recipe::default();
+            change(&mut recipe);
+            settled(recipe, &first).err()
+        };
+        let expected = (
+            "the adapter `a` was made with `lora-alpha` 64, but the recipe says 16".to_string(),
+            "use the adapter's own setting: `--lora-alpha 64`".to_string(),
+        );
+        assert_eq!(told(|recipe| recipe.lora_alpha = Some(16.0)), Some(expected));
+        assert_eq!(told(|recipe| recipe.lora_alpha = Some(64.0)), None);
+        assert!(told(|recipe| recipe.lora_r = Some(16)).is_some_and(|(error, _)| error.contains("`lora-r` 8")));
+        assert!(told(|recipe| recipe.modules_to_save = Some("visual.merger".into())).is_some());
+        let plain = LoraConfig { is_rank_stabilised: false, ..first.clone() };
+        assert!(settled(Recipe { use_rslora: true, ..Recipe::default() }, &plain).is_err());
+        // Other targets are refused where the adapter's tensors are read, by their names.
+        assert_eq!(told(|recipe| recipe.finetune_vision = true), None);
+    }
+
+    #[test]
+    fn without_an_adapter_there_are_defaults() {
+        let mut recipe = Recipe::default();
+        recipe.settle(None).unwrap();
+        assert_eq!((recipe.lora_r, recipe.lora_alpha), (Some(16), Some(16.0)));
+        assert_eq!(recipe.rank_words(), "16");
     }
 }

@@ -352,7 +352,7 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
     let limits = input.limits;
     let what = match purpose {
         Purpose::Weights => weights_words(input, plan),
-        Purpose::Adapters => format!("rank {}", input.recipe.lora_r),
+        Purpose::Adapters => format!("rank {}", input.recipe.rank_words()),
         Purpose::Gradients => "of the trainable parameters, f32".to_string(),
         Purpose::Optimizer => match input.recipe.storage().has_8bit_moments {
             true => "two 8-bit moments".to_string(),

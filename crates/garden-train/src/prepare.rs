@@ -6,8 +6,9 @@ use garden_data::{
     BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
-use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
+use garden_model::{Config, GeneratorLimits, read_adapter};
 
+use crate::checkpoint;
 use crate::error::{Error, Split, words};
 use crate::job::{Job, Rows};
 use crate::recipe::{DeviceKind, Recipe};
@@ -42,14 +43,27 @@ pub struct Prepared {
 
 impl Prepared {
     /// Looks at the model's files and at every row. `progress` is told how many rows of how many are done.
-    pub fn of(recipe: Recipe, device: DeviceKind, progress: &mut dyn FnMut(usize, usize)) -> Result<Prepared, Error> {
+    pub fn of(
+        mut recipe: Recipe,
+        device: DeviceKind,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Prepared, Error> {
         let base = model_folder(&recipe.base_model)?;
         let config = Config::read(&base.join("config.json"))?;
         // A run that goes on from a checkpoint does not need it any more.
-        let first = recipe.adapter.as_ref().filter(|folder| recipe.resume.is_none() || folder.exists());
-        if let (Some(folder), Training::Lora(wanted)) = (first, recipe.training()) {
-            check_adapter(folder, &read_adapter(folder)?.config, &wanted)?;
-        }
+        let folder = recipe.adapter.clone();
+        let first = match &folder {
+            Some(folder) if recipe.resume.is_some() && !folder.exists() => {
+                checkpoint::first_adapter(&recipe).map(|config| (folder.as_path(), config))
+            }
+            Some(folder) => {
+                let adapter = read_adapter(folder)?;
+                adapter.check_trainable()?;
+                Some((folder.as_path(), adapter.config))
+            }
+            None => None,
+        };
+        recipe.settle(first)?;
         let chat_template = recipe.chat_template.as_deref().map(TemplateFile::read).transpose()?;
         let mut processor = Processor::open_with(&base, chat_template.as_ref())?;
         processor.check(&config)?;
@@ -241,26 +255,6 @@ fn parted(rows: &Rows, held_out: Vec<u32>) -> (Vec<u32>, Option<Rows>) {
     (left_out, Some(eval))
 }
 
-/// Whether an adapter means under a recipe what it means by its own file: with another scale its values would be another adapter.
-fn check_adapter(path: &Path, found: &LoraConfig, wanted: &LoraConfig) -> Result<(), Error> {
-    // In any order they are the same modules.
-    let sorted = |modules: &[String]| {
-        let mut modules = modules.to_vec();
-        modules.sort_unstable();
-        modules.join(",")
-    };
-    let fields = [
-        ("lora-r", wanted.rank.to_string(), found.rank.to_string()),
-        ("lora-alpha", wanted.alpha.to_string(), found.alpha.to_string()),
-        ("modules-to-save", sorted(&wanted.modules_to_save), sorted(&found.modules_to_save)),
-        ("use-rslora", wanted.is_rank_stabilised.to_string(), found.is_rank_stabilised.to_string()),
-    ];
-    match fields.into_iter().find(|(_, given, found)| given != found) {
-        Some((field, given, found)) => Err(Error::Adapter { path: path.to_path_buf(), field, given, found }),
-        None => Ok(()),
-    }
-}
-
 /// Keys that most answers have.
 fn common_keys(dataset: &Dataset) -> Result<Vec<String>, Error> {
     let mut keys = KeyCounter::default();
@@ -281,34 +275,4 @@ pub fn check_output(folder: &Path) -> Result<(), Error> {
     let written = std::fs::write(&probe, b"x");
     drop(std::fs::remove_file(&probe));
     written.map_err(|error| Error::file(folder, error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use garden_model::Targets;
-
-    #[test]
-    fn an_adapter_of_another_scale_is_refused() {
-        let wanted = LoraConfig {
-            rank: 16,
-            alpha: 16.0,
-            is_rank_stabilised: false,
-            dropout: 0.0,
-            targets: Targets::decoder(),
-            modules_to_save: Vec::new(),
-        };
-        let told = |found: LoraConfig| {
-            let error = check_adapter(Path::new("a"), &found, &wanted).err()?;
-            Some((error.to_string(), error.hint().unwrap_or_default()))
-        };
-        assert_eq!(told(LoraConfig { dropout: 0.1, targets: Targets::all(), ..wanted.clone() }), None);
-        let expected = (
-            "the adapter `a` was made with `lora-alpha` 64, but the recipe says 16".to_string(),
-            "use the adapter's own setting: `--lora-alpha 64`".to_string(),
-        );
-        assert_eq!(told(LoraConfig { alpha: 64.0, ..wanted.clone() }), Some(expected));
-        assert!(told(LoraConfig { rank: 8, ..wanted.clone() }).is_some_and(|(error, _)| error.contains("`lora-r` 8")));
-        assert!(told(LoraConfig { is_rank_stabilised: true, ..wanted.clone() }).is_some());
-    }
 }

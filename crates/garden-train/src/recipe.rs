@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use garden_data::{BadRow, BoxFormat, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong};
 use garden_memory::Bytes;
+use garden_model::LoraConfig;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -140,8 +141,8 @@ pub struct Recipe {
     pub max_grad_norm: f32,
     pub seed: u64,
     pub shuffle: bool,
-    pub lora_r: usize,
-    pub lora_alpha: f32,
+    pub lora_r: Option<usize>,
+    pub lora_alpha: Option<f32>,
     pub lora_dropout: f32,
     pub lora_targets: Option<String>,
     pub modules_to_save: Option<String>,
@@ -191,6 +192,9 @@ pub struct Recipe {
     pub debug_leak: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub debug_fail: Option<usize>,
+    /// The configuration of the adapter that the run begins with: not a setting, but read from its folder when the run is prepared.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub first: Option<LoraConfig>,
 }
 
 impl Default for Recipe {
@@ -222,8 +226,8 @@ impl Default for Recipe {
             max_grad_norm: 1.0,
             seed: 42,
             shuffle: true,
-            lora_r: 16,
-            lora_alpha: 16.0,
+            lora_r: None,
+            lora_alpha: None,
             lora_dropout: 0.0,
             lora_targets: None,
             modules_to_save: None,
@@ -265,6 +269,7 @@ impl Default for Recipe {
             threads: 0,
             debug_leak: None,
             debug_fail: None,
+            first: None,
         }
     }
 }
@@ -387,20 +392,6 @@ impl Recipe {
         }
     }
 
-    /// The settings that a run has to share with the adapter that it begins with, as they are set.
-    pub fn adapter_settings(&self) -> Vec<(&'static str, String)> {
-        let names = [
-            "lora-r",
-            "lora-alpha",
-            "use-rslora",
-            "lora-targets",
-            "modules-to-save",
-            "finetune-vision",
-            "load-in-4bit",
-        ];
-        names.into_iter().map(|name| (name, self.setting(name))).filter(|(_, setting)| !setting.is_empty()).collect()
-    }
-
     /// The value of a setting, as it would be given; empty where there is none.
     pub fn setting(&self, name: &str) -> String {
         match self.values().get(name) {
@@ -417,7 +408,7 @@ impl Recipe {
     /// As a recipe file.
     pub fn to_toml(&self) -> String {
         let mut map = self.values();
-        map.retain(|_, value| !value.is_null());
+        map.retain(|name, value| !value.is_null() && name != "first");
         for value in map.values_mut() {
             // As people write it: 0.9 of 32 bits would be 0.8999999761581421.
             if let Some(real) =
@@ -451,7 +442,7 @@ impl Recipe {
             ("batch-size", self.batch_size),
             ("batch-tokens", self.batch_tokens.unwrap_or(1)),
             ("gradient-accumulation", self.gradient_accumulation),
-            ("lora-r", self.lora_r),
+            ("lora-r", self.lora_r.unwrap_or(1)),
             ("logging-steps", self.logging_steps),
             ("save-steps", self.save_steps),
             ("save-total-limit", self.save_total_limit),
@@ -490,7 +481,7 @@ impl Recipe {
             ("merger-learning-rate", self.merger_learning_rate.unwrap_or(0.0)),
             ("weight-decay", f64::from(self.weight_decay)),
             ("max-grad-norm", f64::from(self.max_grad_norm)),
-            ("lora-alpha", f64::from(self.lora_alpha)),
+            ("lora-alpha", f64::from(self.lora_alpha.unwrap_or(0.0))),
             ("adam-epsilon", f64::from(self.adam_epsilon)),
         ];
         for (name, amount) in amounts {
@@ -545,7 +536,10 @@ impl Recipe {
                 "set `eval-answers` to more than 0",
             ));
         }
-        self.check_rates()?;
+        // An adapter says itself what it reaches, when it is read.
+        if self.adapter.is_none() {
+            self.check_rates()?;
+        }
         if self.early_stopping.is_some() && !self.evaluates() {
             let hint = "add `eval-dataset` or `eval-split`";
             return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
@@ -570,7 +564,7 @@ impl Recipe {
     }
 
     /// Rates of their own are for what is trained.
-    fn check_rates(&self) -> Result<(), RecipeError> {
+    pub(crate) fn check_rates(&self) -> Result<(), RecipeError> {
         let training = self.training();
         let groups = [
             ("vision-learning-rate", self.vision_learning_rate, training.reaches_vision(), "the vision tower"),

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use garden_device::{Device, Dtype};
-use serde_json::{Value, json};
 
+use crate::checkpoint::adapter_config::{AdapterConfig, config_text};
+use crate::checkpoint::sum::{Sum, piece, scale_rows};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::model::Model;
-use crate::network::lora::{LoraConfig, Targets};
-use crate::network::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
+use crate::network::lora::LoraConfig;
+use crate::network::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter, RowFactors};
 use garden_files::read_settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -24,23 +25,32 @@ pub struct Adapter {
     pub config: LoraConfig,
     /// Its base model: a hub name or a path.
     pub base: Option<String>,
+    /// Whether it gives the rows of its linears' weights learnt lengths.
+    pub is_dora: bool,
     weights: Checkpoint,
 }
 
-/// The LoRA matrices of one linear: B A is added to its weight.
+/// The LoRA matrices of one linear: scale B A is added to its weight; with DoRA, each row of the sum then gets a learnt length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair<'a> {
     /// A `[rank, in]`.
     pub down: Tensor<'a>,
     /// B `[out, rank]`.
     pub up: Tensor<'a>,
+    pub scale: f32,
+    /// Lengths of rows `[out]`.
+    pub lengths: Option<Tensor<'a>>,
 }
 
+/// The ends of the names of a pair's tensors. The last two are the same: PEFT 0.10 and earlier wrote the latter.
+const ENDINGS: [&str; 4] =
+    [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector.weight", ".lora_magnitude_vector"];
+
 impl Pair<'_> {
-    /// Whether it changes nothing: B is initialised with zeros.
+    /// Whether it changes nothing: B is initialised with zeros. Lengths are taken to change something.
     pub fn is_no_op(&self) -> bool {
         let is_zero = |tensor: &Tensor<'_>| tensor.values().iter().all(|value| *value == 0.0);
-        let is_no_op = is_zero(&self.up) || is_zero(&self.down);
+        let is_no_op = self.lengths.is_none() && (is_zero(&self.up) || is_zero(&self.down));
         self.forget();
         is_no_op
     }
@@ -49,6 +59,9 @@ impl Pair<'_> {
     pub fn forget(&self) {
         self.down.forget();
         self.up.forget();
+        if let Some(lengths) = &self.lengths {
+            lengths.forget();
+        }
     }
 }
 
@@ -56,74 +69,28 @@ impl Pair<'_> {
 pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let path = folder.join(CONFIG);
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
-    let value: Value =
-        serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))?;
-    let config = config_of(&path, &value)?;
-    let base = value.get("base_model_name_or_path").and_then(Value::as_str).map(String::from);
-    Ok(Adapter { config, base, weights: Checkpoint::open_file(&folder.join(WEIGHTS))? })
-}
-
-fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
-    let kind = value.get("peft_type").and_then(Value::as_str).unwrap_or("");
-    if kind != "LORA" {
-        return Err(Error::field(path, "peft_type", format!("is `{kind}`; only `LORA` is supported")));
-    }
-    for field in ["use_dora", "lora_bias"] {
-        if value.get(field).and_then(Value::as_bool) == Some(true) {
-            return Err(Error::field(path, field, "is true, which is not supported"));
-        }
-    }
-    for field in ["rank_pattern", "alpha_pattern"] {
-        let is_empty = |given: &Value| {
-            given.is_null()
-                || given.as_object().is_some_and(|all| all.is_empty())
-                || given.as_array().is_some_and(Vec::is_empty)
-        };
-        if value.get(field).is_some_and(|given| !is_empty(given)) {
-            return Err(Error::field(path, field, "is set, which is not supported"));
-        }
-    }
-    let number = |field: &str| {
-        value.get(field).and_then(Value::as_f64).ok_or_else(|| Error::field(path, field, "is missing or not a number"))
-    };
-    let targets = match value.get("target_modules") {
-        Some(Value::String(pattern)) => Targets::Pattern(pattern.clone()),
-        Some(Value::Array(names)) => {
-            Targets::Names(names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect())
-        }
-        _ => return Err(Error::field(path, "target_modules", "is neither a string nor a list")),
-    };
-    let modules_to_save = match value.get("modules_to_save") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect(),
-        Some(_) => return Err(Error::field(path, "modules_to_save", "is not a list of names")),
-    };
-    Ok(LoraConfig {
-        modules_to_save,
-        rank: number("r")? as usize,
-        alpha: number("lora_alpha")? as f32,
-        is_rank_stabilised: value.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
-        dropout: value.get("lora_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
-        targets,
-    })
+    let weights = Checkpoint::open_file(&folder.join(WEIGHTS))?;
+    let stored = weights.names().filter_map(|name| name.strip_suffix(ENDINGS[0]));
+    let plain = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_string();
+    let modules = stored.map(|name| (plain(&current(name)), plain(name))).collect();
+    let AdapterConfig { lora, is_dora, base } = AdapterConfig::parse(&path, &text, &modules)?;
+    Ok(Adapter { config: lora, base, is_dora, weights })
 }
 
 impl Adapter {
     /// The LoRA matrices by the linear's newer name.
     pub(crate) fn pairs(&self) -> Result<BTreeMap<String, Pair<'_>>, Error> {
-        let mut halves: BTreeMap<String, [Option<&str>; 2]> = BTreeMap::new();
+        let settings = self.config.modules().map_err(Error::Batch)?;
+        let mut parts: BTreeMap<String, [Option<&str>; 3]> = BTreeMap::new();
         for name in self.weights.names() {
             let newer = current(name);
             let module = newer.strip_prefix(PREFIX).unwrap_or(&newer);
-            let found = [".lora_A.weight", ".lora_B.weight"].map(|ending| module.strip_suffix(ending));
-            let [None, None] = found else {
-                for (side, module) in found.into_iter().enumerate() {
-                    if let Some(module) = module {
-                        halves.entry(module.into()).or_default()[side] = Some(name);
-                    }
-                }
+            let ends = ENDINGS.iter().enumerate();
+            let found = ends.filter_map(|(side, ending)| Some((side.min(2), module.strip_suffix(ending)?))).next();
+            if let Some((side, module)) = found.filter(|(side, _)| *side < 2 || self.is_dora) {
+                parts.entry(module.into()).or_default()[side] = Some(name);
                 continue;
-            };
+            }
             if self.config.saved_module(module).is_none() {
                 return Err(Error::tensor(
                     self.weights.path(),
@@ -132,10 +99,10 @@ impl Adapter {
                 ));
             }
         }
-        let whole = |(module, names): (String, [Option<&str>; 2])| {
-            let tensor = |name: Option<&str>, side: &str| {
-                let name = name.ok_or_else(|| {
-                    Error::tensor(self.weights.path(), format!("{PREFIX}{module}.lora_{side}.weight"), "is missing")
+        let whole = |(module, names): (String, [Option<&str>; 3])| {
+            let tensor = |side: usize| {
+                let name = names[side].ok_or_else(|| {
+                    Error::tensor(self.weights.path(), format!("{PREFIX}{module}{}", ENDINGS[side]), "is missing")
                 })?;
                 let tensor = self.weights.tensor(name)?;
                 match tensor.not_finite() {
@@ -145,11 +112,12 @@ impl Adapter {
                     None => Ok(tensor),
                 }
             };
-            let pair = Pair { down: tensor(names[0], "A")?, up: tensor(names[1], "B")? };
+            let lengths = self.is_dora.then(|| tensor(2)).transpose()?;
+            let pair = Pair { down: tensor(0)?, up: tensor(1)?, scale: settings.scale(&module), lengths };
             pair.forget();
             Ok((module, pair))
         };
-        halves.into_iter().map(whole).collect()
+        parts.into_iter().map(whole).collect()
     }
 
     /// Tensors that replace the base's (`modules_to_save`), by their newer names.
@@ -172,8 +140,77 @@ impl Adapter {
         Ok((pairs.len() - idle, idle))
     }
 
+    /// Whether it can be trained further.
+    pub fn check_trainable(&self) -> Result<(), Error> {
+        match self.is_dora {
+            false => Ok(()),
+            true => {
+                let problem = "is true: DoRA adapters answer and are exported, but are not trained here: export it, and train a new adapter on the result";
+                Err(Error::field(&self.weights.path().with_file_name(CONFIG), "use_dora", problem))
+            }
+        }
+    }
+
+    /// The factors that give the rows of its linears' weights their lengths, by the linear's name: none without DoRA. They are not computed for a plan.
+    pub(crate) fn row_factors(&self, base: &Checkpoint, is_computed: bool) -> Result<RowFactors, Error> {
+        if !self.is_dora {
+            return Ok(RowFactors::new());
+        }
+        let pairs = self.pairs()?;
+        if !is_computed {
+            return Ok(pairs.into_keys().map(|module| (module, Vec::new())).collect());
+        }
+        let mut sum = Sum::for_pairs(0, pairs.values())?;
+        let of = |(module, pair): (&String, &Pair<'_>)| {
+            let weight = base.tensor(&format!("{module}.weight"))?;
+            self.check_shapes(module, pair, weight.shape)?;
+            if weight.dtype == Dtype::U8 {
+                // Of 4 bits: refused where the model is built.
+                return Ok((module.clone(), Vec::new()));
+            }
+            let columns = weight.shape[1];
+            let length: usize = weight.shape.iter().product();
+            sum.take(pair);
+            let (mut factors, mut values) = (Vec::with_capacity(weight.shape[0]), Vec::new());
+            for first in (0..length).step_by(piece(columns)) {
+                values.resize(piece(columns).min(length - first), 0.0);
+                weight.widen(first, &mut values);
+                sum.add(pair, first / columns, &mut values)?;
+                factors.extend(sum.factors(first / columns, &values, columns));
+            }
+            weight.forget();
+            match factors.iter().position(|factor| !factor.is_finite()) {
+                Some(row) => {
+                    let problem = format!("has a row {row} of zeros with the adapter, which DoRA cannot give a length");
+                    Err(Error::tensor(weight.path, format!("{module}.weight"), problem))
+                }
+                None => Ok((module.clone(), factors)),
+            }
+        };
+        pairs.iter().map(of).collect()
+    }
+
+    /// Whether the matrices of a linear fit each other and its weight.
+    fn check_shapes(&self, module: &str, pair: &Pair<'_>, weight: &[usize]) -> Result<(), Error> {
+        let rank = pair.down.shape.first().copied().unwrap_or(0);
+        let wanted = match weight {
+            [rows, columns] => [vec![rank, *columns], vec![*rows, rank], vec![*rows]],
+            // Of 4 bits.
+            _ => return Ok(()),
+        };
+        let found = [Some(pair.down), Some(pair.up), pair.lengths];
+        for (side, (wanted, found)) in wanted.iter().zip(found).enumerate() {
+            if let Some(found) = found.filter(|found| found.shape != *wanted) {
+                let problem = format!("has the shape {:?}; the model needs {wanted:?}", found.shape);
+                return Err(Error::tensor(found.path, format!("{PREFIX}{module}{}", ENDINGS[side]), problem));
+            }
+        }
+        Ok(())
+    }
+
     /// Loads the adapter's values into a model; names must match exactly on both sides.
     pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
+        self.check_trainable()?;
         self.fill(
             model.parameters().iter(),
             |place| (&place.name, &place.shape),
@@ -182,8 +219,21 @@ impl Adapter {
     }
 
     /// Loads the adapter's values into a model for inference only.
-    pub(crate) fn fill_frozen(&self, device: &mut dyn Device, places: &[FrozenAdapter]) -> Result<(), Error> {
-        self.fill(places.iter(), |place| (&place.name, &place.shape), |place, values| place.set(device, values))
+    pub(crate) fn fill_frozen(
+        &self,
+        device: &mut dyn Device,
+        places: &[FrozenAdapter],
+        factors: &RowFactors,
+    ) -> Result<(), Error> {
+        let set = |place: &FrozenAdapter, values: &[f32]| {
+            let module = place.name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(ENDINGS[1]));
+            let mut values = values.to_vec();
+            if let Some(factors) = module.and_then(|module| factors.get(module)) {
+                scale_rows(&mut values, factors);
+            }
+            place.set(device, &values);
+        };
+        self.fill(places.iter(), |place| (&place.name, &place.shape), set)
     }
 
     /// Loads the adapter's values into parameters that have a name and a shape, by `set`.
@@ -194,6 +244,8 @@ impl Adapter {
         mut set: impl FnMut(&P, &[f32]),
     ) -> Result<(), Error> {
         let mut found: BTreeMap<String, &str> = self.weights.names().map(|name| (current(name), name)).collect();
+        // Lengths of rows are part of the weights already.
+        found.retain(|name, _| !self.is_dora || !ENDINGS[2..].iter().any(|ending| name.ends_with(ending)));
         for place in places {
             let (wanted, shape) = about(place);
             let Some(name) = found.remove(wanted) else {
@@ -231,47 +283,7 @@ pub fn write_adapter(
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
     model.write_values(device, Dtype::F32, &str::to_string, &folder.join(WEIGHTS))?;
-    let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
-    write_whole(&folder.join(CONFIG), text.as_bytes())
-}
-
-fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
-    let targets = match &config.targets {
-        Targets::Pattern(pattern) => json!(pattern),
-        Targets::Names(names) => json!(names),
-    };
-    // All fields that PEFT 0.15 and later write for such an adapter; PEFT fills in defaults for missing ones.
-    json!({
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "auto_mapping": null,
-        "base_model_name_or_path": base,
-        "revision": null,
-        "r": config.rank,
-        "lora_alpha": config.alpha,
-        "lora_dropout": config.dropout,
-        "use_rslora": config.is_rank_stabilised,
-        "target_modules": targets,
-        "bias": "none",
-        "fan_in_fan_out": false,
-        "inference_mode": true,
-        "init_lora_weights": true,
-        "modules_to_save": (!config.modules_to_save.is_empty()).then_some(&config.modules_to_save),
-        "rank_pattern": {},
-        "alpha_pattern": {},
-        "exclude_modules": null,
-        "layers_to_transform": null,
-        "layers_pattern": null,
-        "layer_replication": null,
-        "loftq_config": {},
-        "eva_config": null,
-        "corda_config": null,
-        "lora_bias": false,
-        "megatron_config": null,
-        "megatron_core": "megatron.core",
-        "trainable_token_indices": null,
-        "use_dora": false,
-    })
+    write_whole(&folder.join(CONFIG), config_text(config, base).as_bytes())
 }
 
 /// Writes a file atomically.

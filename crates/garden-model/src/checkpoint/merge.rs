@@ -1,4 +1,4 @@
-//! Merges an adapter into a checkpoint and writes the result: W + scale B A in f32, rounded once, a piece of a tensor at a time.
+//! Merges an adapter into a checkpoint and writes the result: W + scale B A in f32, with DoRA's lengths of rows, rounded once, a piece of a tensor at a time.
 //!
 //! PEFT's `merge_and_unload` does the same if the adapter is f32, the default; with `safe_merge`, or with an adapter in 16 bits, it
 //! rounds the product to 16 bits before adding it and then rounds the sum again.
@@ -8,7 +8,7 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Reserve, Rows, Weight, Write, nf4};
+use garden_device::{Dtype, Planner, nf4};
 use serde_json::Value;
 
 use crate::checkpoint::adapter::{Adapter, Pair};
@@ -18,14 +18,11 @@ use crate::checkpoint::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, write_config, write_index,
 };
 use crate::checkpoint::shapes::PATCHES;
+use crate::checkpoint::sum::{PIECE, Sum, piece, scale_rows};
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
-use crate::model::bytes_of;
 use garden_input::Config;
-
-/// Values merged or copied at a time: 4 MiB as f32.
-const PIECE: usize = 1 << 20;
 
 /// Merge settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +88,6 @@ pub struct Merge<'a> {
     base: &'a Checkpoint,
     config: Value,
     settings: MergeSettings,
-    pub(crate) scale: f32,
     pub(crate) items: Vec<Item<'a>>,
 }
 
@@ -141,7 +137,7 @@ impl<'a> Merge<'a> {
         }
         match pairs.into_keys().map(|module| format!("{module}.weight")).chain(saved.into_keys()).next() {
             Some(name) => Err(Error::tensor(base.path(), name, "is missing, but the adapter has it")),
-            None => Ok(Merge { base, config, settings, scale: adapter.config.scale(), items }),
+            None => Ok(Merge { base, config, settings, items }),
         }
     }
 
@@ -284,17 +280,11 @@ impl Item<'_> {
         Reader { source: &self.source, scales }
     }
 
-    /// Values per piece, in whole rows.
-    fn piece(&self) -> usize {
-        let columns = self.columns().max(1);
-        (PIECE / columns).max(1) * columns
-    }
-
     fn write(&self, shard: &Shard, arithmetic: &mut Arithmetic) -> Result<(), Error> {
         let (reader, length, size) = (self.reader(), self.length(), self.dtype.size());
-        let step = if self.pair.is_some() { self.piece() } else { PIECE };
+        let step = if self.pair.is_some() { piece(self.columns()) } else { PIECE };
         if let Some(pair) = &self.pair {
-            arithmetic.take(pair);
+            arithmetic.sum.take(pair);
         }
         for first in (0..length).step_by(step) {
             let part = first..(first + step).min(length);
@@ -346,46 +336,18 @@ impl Reader<'_> {
     }
 }
 
-/// Buffers for one piece, and the adapter of one weight.
+/// Computes new values of one piece at a time.
 struct Arithmetic {
-    cpu: Cpu,
-    scale: f32,
-    /// A `[rank, in]`.
-    down: Buffer,
-    /// Rows of B `[rows, rank]`.
-    up: Buffer,
-    /// Rows of the weight `[rows, in]`.
-    values: Buffer,
-    /// All of B `[out, rank]`.
-    up_values: Vec<f32>,
+    sum: Sum,
     wide: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl Arithmetic {
     fn new(merge: &Merge<'_>) -> Result<Arithmetic, Error> {
-        let (mut down, mut up, mut values) = (0, 0, 0);
-        for item in &merge.items {
-            let Some(pair) = &item.pair else { continue };
-            let piece = item.piece().min(item.length());
-            down = down.max(pair.down.shape.iter().product());
-            up = up.max(piece / item.columns().max(1) * pair.down.shape[0]);
-            values = values.max(piece);
-        }
-        let mut cpu = Cpu::new(merge.settings.threads);
-        cpu.reserve(Reserve::default())?;
-        let mut make = |label: &str, length| cpu.buffer(Purpose::Workspace, label, Dtype::F32, length);
-        let (down, up, values) = (make("adapter A", down)?, make("adapter B", up)?, make("merged", values)?);
-        let (up_values, wide, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Arithmetic { cpu, scale: merge.scale, down, up, values, up_values, wide, bytes })
-    }
-
-    /// Sets the adapter to merge next.
-    fn take(&mut self, pair: &Pair<'_>) {
-        let down = pair.down.values();
-        self.cpu.upload(self.down.first(down.len()), bytes_of(&down));
-        self.up_values = pair.up.values();
-        pair.forget();
+        let pairs = merge.items.iter().filter_map(|item| item.pair.as_ref());
+        let sum = Sum::for_pairs(merge.settings.threads, pairs)?;
+        Ok(Arithmetic { sum, wide: Vec::new(), bytes: Vec::new() })
     }
 
     /// A range of the new tensor's values.
@@ -393,16 +355,10 @@ impl Arithmetic {
         self.wide.resize(part.len(), 0.0);
         reader.read(part.start, &mut self.wide);
         if let Some(pair) = &item.pair {
-            let (rank, columns) = (pair.down.shape[0], item.columns());
-            let (first, rows) = (part.start / columns, part.len() / columns);
-            let (up, values) = (self.up.first(rows * rank), self.values.first(part.len()));
-            let down = Weight::plain(self.down.first(rank * columns), rank, columns);
-            self.cpu.upload(up, bytes_of(&self.up_values[first * rank..(first + rows) * rank]));
-            self.cpu.upload(values, bytes_of(&self.wide));
-            // The backward pass of a linear is the wanted product: W += scale B A.
-            let [b, sum] = [Rows::dense(up, rank), Rows::dense(values, columns)];
-            self.cpu.matmul_backward(b, &down, sum, rows, self.scale, Write::Add);
-            self.cpu.download(values, &mut self.wide)?;
+            let first = part.start / item.columns();
+            self.sum.add(pair, first, &mut self.wide)?;
+            let factors = self.sum.factors(first, &self.wide, item.columns());
+            scale_rows(&mut self.wide, &factors);
         }
         self.bytes.resize(part.len() * item.dtype.size(), 0);
         item.dtype.narrow(&self.wide, &mut self.bytes);

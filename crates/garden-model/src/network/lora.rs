@@ -1,9 +1,10 @@
 //! LoRA configuration: target modules and scaling.
 
 use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
 
 /// LoRA adapters: y = W x + b + scale B A x.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoraConfig {
     /// Rows of A.
     pub rank: usize,
@@ -17,35 +18,37 @@ pub struct LoraConfig {
     pub targets: Targets,
     /// Modules trained in full and saved with the adapter, by the ends of their names (PEFT's `modules_to_save`).
     pub modules_to_save: Vec<String>,
-}
-
-impl LoraConfig {
-    /// The factor of the adapter's product.
-    pub fn scale(&self) -> f32 {
-        let rank = self.rank as f32;
-        self.alpha / if self.is_rank_stabilised { rank.sqrt() } else { rank }
-    }
+    /// Ranks of some modules, by patterns; the first that matches counts (PEFT's `rank_pattern`).
+    #[serde(default)]
+    pub ranks: Vec<(String, usize)>,
+    /// Alphas of some modules, in the same way (PEFT's `alpha_pattern`).
+    #[serde(default)]
+    pub alphas: Vec<(String, f32)>,
 }
 
 /// Linears of the vision tower's blocks, and of the merger.
 const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
+/// No vision tower has as many blocks.
+const MOST_BLOCKS: usize = 64;
 
 impl LoraConfig {
     /// Whether parameters of the vision tower are trained.
     pub fn reaches_vision(&self) -> bool {
-        self.reaches(VISION.map(|name| format!("model.visual.blocks.0.{name}")))
+        let blocks =
+            (0..MOST_BLOCKS).flat_map(|block| VISION.map(|name| format!("model.visual.blocks.{block}.{name}")));
+        self.reaches(&blocks.collect::<Vec<String>>())
     }
 
     /// Whether parameters of the merger are trained.
     pub fn reaches_merger(&self) -> bool {
-        self.reaches(MERGER.map(|name| format!("model.visual.merger.{name}")))
+        self.reaches(&MERGER.map(|name| format!("model.visual.merger.{name}")))
     }
 
-    fn reaches<const N: usize>(&self, names: [String; N]) -> bool {
+    fn reaches(&self, names: &[String]) -> bool {
         let is_trained = |name: &String| self.saved_module(&format!("{name}.weight")).is_some();
         names.iter().any(is_trained)
-            || self.targets.matcher().is_ok_and(|matcher| names.iter().any(|name| matcher.matches(name)))
+            || self.modules().is_ok_and(|modules| names.iter().any(|name| modules.contain(name)))
     }
 
     /// The entry of `modules_to_save` that a tensor belongs to. As in PEFT, it matches modules whose names end with it.
@@ -57,56 +60,200 @@ impl LoraConfig {
     }
 }
 
-/// Target modules by name, as in PEFT's `target_modules`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Targets {
+/// Target modules by name, as in PEFT's `target_modules`, without those of `exclude_modules`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Targets {
+    /// Which modules.
+    pub names: Names,
+    /// Which of them are not (PEFT's `exclude_modules`).
+    #[serde(default)]
+    pub excluded: Option<Names>,
+    /// Which layers; `None` for all.
+    #[serde(default)]
+    pub layers: Option<Layers>,
+}
+
+/// Names of modules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Names {
     /// A regular expression for the whole name.
     Pattern(String),
     /// Names, or suffixes after a dot.
-    Names(Vec<String>),
+    Listed(Vec<String>),
+}
+
+/// Layers by number (PEFT's `layers_to_transform` and `layers_pattern`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layers {
+    /// Their numbers.
+    pub numbers: Vec<usize>,
+    /// Patterns of the segment before the number; empty for any segment.
+    pub before: Vec<String>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names::Listed(Vec::new())
+    }
+}
+
+impl From<Names> for Targets {
+    fn from(names: Names) -> Targets {
+        Targets { names, excluded: None, layers: None }
+    }
 }
 
 impl Targets {
     /// The seven linears of every decoder layer.
     pub fn decoder() -> Targets {
-        Targets::Pattern(r".*\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)".into())
+        Targets::pattern(r".*\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)")
     }
 
     /// All linears of the decoder, the vision tower and the merger.
     pub fn all() -> Targets {
         let decoder = r"language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)";
         let vision = r"visual\..*\.(qkv|attn\.proj|gate_proj|up_proj|down_proj)|visual\.merger\.mlp\.[02]";
-        Targets::Pattern(format!(r".*\.({decoder}|{vision})"))
+        Targets::pattern(&format!(r".*\.({decoder}|{vision})"))
     }
 
-    /// The matcher of names; an error if the pattern is not a valid regular expression.
-    pub(crate) fn matcher(&self) -> Result<Matcher, String> {
-        Ok(match self {
-            Targets::Pattern(pattern) => {
-                let whole = Regex::new(&format!("^(?:{pattern})$"))
-                    .map_err(|error| format!("`{pattern}` is not a regular expression: {error}"))?;
-                Matcher::Pattern(whole)
-            }
-            Targets::Names(names) => Matcher::Names(names.clone()),
+    /// Modules whose whole names match a regular expression.
+    pub fn pattern(pattern: &str) -> Targets {
+        Names::Pattern(pattern.to_string()).into()
+    }
+
+    /// Modules by names, or by suffixes after a dot.
+    pub fn listed<S: ToString>(names: impl IntoIterator<Item = S>) -> Targets {
+        Names::Listed(names.into_iter().map(|name| name.to_string()).collect()).into()
+    }
+}
+
+impl LoraConfig {
+    /// The modules with adapters, and the settings of each; an error if a pattern is not a valid regular expression.
+    pub(crate) fn modules(&self) -> Result<Modules, String> {
+        let ends = |pattern: &str| regex(pattern, &format!(r"^(?:.*\.)?(?:{pattern})$"));
+        let ranks = self.ranks.iter().map(|(pattern, rank)| Ok((ends(pattern)?, *rank)));
+        let alphas = self.alphas.iter().map(|(pattern, alpha)| Ok((ends(pattern)?, *alpha)));
+        let targets = &self.targets;
+        Ok(Modules {
+            names: targets.names.matcher()?,
+            excluded: targets.excluded.as_ref().map(Names::matcher).transpose()?,
+            layers: match &targets.layers {
+                // PEFT looks at numbers of layers only beside a list of names.
+                Some(layers) if matches!(targets.names, Names::Listed(_)) => Some(layers.matcher()?),
+                _ => None,
+            },
+            rank: self.rank,
+            alpha: self.alpha,
+            is_rank_stabilised: self.is_rank_stabilised,
+            ranks: ranks.collect::<Result<_, String>>()?,
+            alphas: alphas.collect::<Result<_, String>>()?,
         })
     }
 }
 
-/// Decides which linears are targets.
+impl Names {
+    fn matcher(&self) -> Result<Matcher, String> {
+        Ok(match self {
+            Names::Pattern(pattern) => Matcher::Pattern(regex(pattern, &format!("^(?:{pattern})$"))?),
+            Names::Listed(names) => Matcher::Listed(names.clone()),
+        })
+    }
+}
+
+impl Layers {
+    fn matcher(&self) -> Result<LayerMatcher, String> {
+        // The first number counts: later ones are those of experts.
+        let before = match self.before.is_empty() {
+            true => vec![regex("", r"^.*?\.[^.]*\.(\d+)\.")?],
+            false => {
+                let pattern = |before: &String| regex(before, &format!(r"^(?:|.*?\.)(?:{before})\.(\d+)\."));
+                self.before.iter().map(pattern).collect::<Result<_, String>>()?
+            }
+        };
+        Ok(LayerMatcher { before, numbers: self.numbers.clone() })
+    }
+}
+
+fn regex(given: &str, whole: &str) -> Result<Regex, String> {
+    Regex::new(whole).map_err(|error| format!("`{given}` is not a regular expression: {error}"))
+}
+
+/// Decides which linears have adapters, and of what rank and scale.
 #[derive(Debug)]
-pub(crate) enum Matcher {
+pub(crate) struct Modules {
+    names: Matcher,
+    excluded: Option<Matcher>,
+    layers: Option<LayerMatcher>,
+    rank: usize,
+    alpha: f32,
+    is_rank_stabilised: bool,
+    ranks: Vec<(Regex, usize)>,
+    alphas: Vec<(Regex, f32)>,
+}
+
+#[derive(Debug)]
+enum Matcher {
     Pattern(Regex),
-    Names(Vec<String>),
+    Listed(Vec<String>),
+}
+
+#[derive(Debug)]
+struct LayerMatcher {
+    before: Vec<Regex>,
+    numbers: Vec<usize>,
+}
+
+impl Modules {
+    pub fn contain(&self, name: &str) -> bool {
+        let is_excluded = self.excluded.as_ref().is_some_and(|excluded| excluded.matches(name));
+        // PEFT looks at the number of a layer unless the whole name is listed.
+        let is_whole = matches!(&self.names, Matcher::Listed(names) if names.iter().any(|one| one == name));
+        let is_in_layer = is_whole || self.layers.as_ref().is_none_or(|layers| layers.matches(name));
+        !is_excluded && is_in_layer && self.names.matches(name)
+    }
+
+    /// The rows of a linear's A.
+    pub fn rank(&self, name: &str) -> usize {
+        first_match(&self.ranks, name).unwrap_or(self.rank)
+    }
+
+    /// The largest rank that a linear can have.
+    pub fn largest_rank(&self) -> usize {
+        self.ranks.iter().map(|(_, rank)| *rank).fold(self.rank, usize::max)
+    }
+
+    /// A linear's alpha.
+    pub fn alpha(&self, name: &str) -> f32 {
+        first_match(&self.alphas, name).unwrap_or(self.alpha)
+    }
+
+    /// The factor of a linear's product.
+    pub fn scale(&self, name: &str) -> f32 {
+        let rank = self.rank(name) as f32;
+        self.alpha(name) / if self.is_rank_stabilised { rank.sqrt() } else { rank }
+    }
+}
+
+fn first_match<T: Copy>(patterns: &[(Regex, T)], name: &str) -> Option<T> {
+    patterns.iter().find(|(pattern, _)| pattern.is_match(name)).map(|(_, value)| *value)
 }
 
 impl Matcher {
-    pub fn matches(&self, name: &str) -> bool {
+    fn matches(&self, name: &str) -> bool {
         match self {
             Matcher::Pattern(pattern) => pattern.is_match(name),
-            Matcher::Names(names) => names.iter().any(|ending| {
+            Matcher::Listed(names) => names.iter().any(|ending| {
                 name == ending || name.strip_suffix(ending.as_str()).is_some_and(|rest| rest.ends_with('.'))
             }),
         }
+    }
+}
+
+impl LayerMatcher {
+    fn matches(&self, name: &str) -> bool {
+        let found = self.before.iter().find_map(|pattern| pattern.captures(name));
+        let number = found.and_then(|found| found.get(1)?.as_str().parse::<usize>().ok());
+        number.is_some_and(|number| self.numbers.contains(&number))
     }
 }
 
@@ -116,26 +263,24 @@ mod tests {
 
     #[test]
     fn names_match_whole_parts() {
-        let some = Targets::Names(vec!["gate_proj".into(), "mlp.0".into()]).matcher().unwrap();
-        assert!(some.matches("model.visual.blocks.0.mlp.gate_proj"));
-        assert!(some.matches("model.visual.merger.mlp.0"));
-        assert!(!some.matches("model.x.aggregate_proj"));
-        let decoder = Targets::decoder().matcher().unwrap();
-        assert!(decoder.matches("model.language_model.layers.11.self_attn.q_proj"));
-        assert!(!decoder.matches("model.visual.blocks.0.mlp.gate_proj"));
-        assert!(Targets::all().matcher().unwrap().matches("model.visual.blocks.0.attn.proj"));
-        assert!(!Targets::all().matcher().unwrap().matches("lm_head"));
+        let modules = |targets| LoraConfig { targets, ..LoraConfig::default() }.modules().unwrap();
+        let some = modules(Targets::listed(["gate_proj", "mlp.0"]));
+        assert!(some.contain("model.visual.blocks.0.mlp.gate_proj"));
+        assert!(some.contain("model.visual.merger.mlp.0"));
+        assert!(!some.contain("model.x.aggregate_proj"));
+        let decoder = modules(Targets::decoder());
+        assert!(decoder.contain("model.language_model.layers.11.self_attn.q_proj"));
+        assert!(!decoder.contain("model.visual.blocks.0.mlp.gate_proj"));
+        assert!(modules(Targets::all()).contain("model.visual.blocks.0.attn.proj"));
+        assert!(!modules(Targets::all()).contain("lm_head"));
     }
 
     #[test]
     fn saved_modules_are_named_by_their_ends() {
         let lora = LoraConfig {
-            rank: 1,
-            alpha: 1.0,
-            is_rank_stabilised: false,
-            dropout: 0.0,
             targets: Targets::decoder(),
             modules_to_save: vec!["visual.merger".into(), "lm_head".into(), "norm".into()],
+            ..LoraConfig::default()
         };
         assert_eq!(lora.saved_module("model.visual.merger.mlp.0.bias"), Some("visual.merger"));
         assert_eq!(lora.saved_module("lm_head.weight"), Some("lm_head"));

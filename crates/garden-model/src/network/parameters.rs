@@ -2,7 +2,7 @@
 
 mod linears;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use garden_device::{
     Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Rows, Shadow, Weight,
@@ -13,11 +13,12 @@ use crate::checkpoint::layout::{Layout, Width};
 use crate::checkpoint::names::{EMBEDDING, HEAD, is_decayed};
 use crate::checkpoint::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
 use crate::checkpoint::shapes::PATCHES;
+use crate::checkpoint::sum::scale_rows;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::model::bytes_of;
 use crate::network::linear::AdapterSizes;
-use crate::network::lora::{LoraConfig, Matcher};
+use crate::network::lora::{LoraConfig, Modules};
 use crate::network::mode::Mode;
 use crate::optimizer::RateGroup;
 use garden_input::Config;
@@ -73,6 +74,12 @@ pub struct Storage {
     pub has_8bit_moments: bool,
 }
 
+/// Factors of rows, by the linear's name.
+pub(crate) type RowFactors = BTreeMap<String, Vec<f32>>;
+
+const DORA_IN_4_BITS: &str = "would have 4 bits, and a DoRA adapter scales its rows: use the adapter with the original checkpoint in 16 bits, or export it \
+                              onto that first";
+
 /// Prefix of names in an adapter file.
 pub(crate) const ADAPTER_PREFIX: &str = "base_model.model.";
 /// Smaller parameters keep 32-bit moments, as in bitsandbytes.
@@ -103,7 +110,9 @@ impl FrozenAdapter {
 pub(crate) struct Builder<'a> {
     pub device: &'a mut dyn Device,
     pub checkpoint: &'a Checkpoint,
-    pub lora: Option<(LoraConfig, Matcher)>,
+    pub lora: Option<(LoraConfig, Modules)>,
+    /// Factors of the rows of some linears, by name: DoRA's.
+    pub row_factors: RowFactors,
     pub is_full: bool,
     pub storage: Storage,
     pub mode: Mode,
@@ -134,13 +143,14 @@ impl<'a> Builder<'a> {
         storage: &Storage,
     ) -> Result<Builder<'a>, Error> {
         let lora = match lora {
-            Some(lora) => Some((lora.clone(), lora.targets.matcher().map_err(Error::Batch)?)),
+            Some(lora) => Some((lora.clone(), lora.modules().map_err(Error::Batch)?)),
             None => None,
         };
         Ok(Builder {
             device,
             checkpoint,
             is_full: lora.is_none() && mode == Mode::Training,
+            row_factors: RowFactors::new(),
             lora,
             mode,
             storage: storage.clone(),
@@ -229,21 +239,28 @@ impl<'a> Builder<'a> {
     /// Loads a tensor onto the device.
     fn load(&mut self, name: &str, tensor: Tensor<'_>, layout: Layout, dtype: Dtype) -> Result<Buffer, Error> {
         let value = self.device.buffer(Purpose::Weights, name, dtype, layout.length())?;
-        self.load_into(tensor, layout, Rows::dense(value, layout.columns.padded));
+        self.load_into(name, tensor, layout, Rows::dense(value, layout.columns.padded));
         Ok(value)
     }
 
+    /// The factors of a matrix's rows, if it has them.
+    fn row_factors_of(&self, name: &str) -> Option<&Vec<f32>> {
+        self.row_factors.get(name.strip_suffix(".weight")?)
+    }
+
     /// Loads a tensor into rows on the device.
-    fn load_into(&mut self, tensor: Tensor<'_>, layout: Layout, to: Rows) {
+    fn load_into(&mut self, name: &str, tensor: Tensor<'_>, layout: Layout, to: Rows) {
         let dtype = to.buffer.dtype();
+        let factors = self.row_factors_of(name);
         if self.device.computes() {
-            match tensor.dtype == dtype {
+            match tensor.dtype == dtype && factors.is_none() {
                 true => self.device.upload_rows(to, &layout.pad(tensor.bytes, dtype.size())),
-                false if to.width == to.stride => {
+                false if to.width == to.stride && factors.is_none() => {
                     self.device.upload_f32(to.buffer.first(layout.length()), &layout.pad(&tensor.values(), 1));
                 }
                 false => {
-                    let values = tensor.values();
+                    let mut values = tensor.values();
+                    scale_rows(&mut values, factors.map_or(&[], Vec::as_slice));
                     let values = layout.pad(&values, 1);
                     let mut bytes = vec![0; values.len() * dtype.size()];
                     dtype.narrow(&values, &mut bytes);
@@ -325,7 +342,9 @@ impl<'a> Builder<'a> {
         let of = |buffer| Weight::plain(buffer, rows, columns);
         if !self.is_trained(name) {
             // A tensor from an adapter is filled later, with the precision of the adapter's file, not of the base.
-            let stored = if self.is_saved(name) { Dtype::F32 } else { tensor.dtype };
+            // Rows with factors have all digits too, where the device takes them.
+            let has_digits = self.is_saved(name) || self.row_factors_of(name).is_some();
+            let stored = if has_digits { Dtype::F32 } else { tensor.dtype };
             let dtype = self.device.profile().frozen(stored);
             let value = self.load(name, tensor, layout, dtype)?;
             self.remember_saved(name, tensor.shape, layout, Rows::dense(value, columns));
@@ -372,8 +391,14 @@ impl<'a> Builder<'a> {
                 let problem = "has 4 bits, which cannot be trained: train an adapter, or use a 16-bit checkpoint";
                 return Err(Error::tensor(packed.codes.path, full, problem));
             }
+            Some(packed) if self.row_factors.contains_key(name) => {
+                return Err(Error::tensor(packed.codes.path, full, DORA_IN_4_BITS));
+            }
             Some(packed) => self.packed(&full, &packed)?,
             None => match &self.storage.four_bit {
+                Some(four_bit) if four_bit.packs(name) && self.row_factors.contains_key(name) => {
+                    return Err(Error::tensor(self.checkpoint.path(), full, DORA_IN_4_BITS));
+                }
                 Some(four_bit) if four_bit.packs(name) && !stays_whole => {
                     let is_double = four_bit.is_double;
                     self.pack(&full, rows, columns, is_double)?

@@ -40,7 +40,7 @@ fn text_batch(config: &Config, rows: usize, length: usize, random: &mut SplitMix
 }
 
 fn lora(rank: usize, alpha: f32, targets: Targets) -> LoraConfig {
-    LoraConfig { rank, alpha, is_rank_stabilised: false, dropout: 0.0, targets, modules_to_save: Vec::new() }
+    LoraConfig { rank, alpha, targets, ..LoraConfig::default() }
 }
 
 fn build(

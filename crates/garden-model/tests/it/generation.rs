@@ -302,14 +302,7 @@ fn a_cache_changes_nothing(make: Make) {
 fn uncached(make: Make, run: &Run, batch: &Batch) -> Vec<f32> {
     let device = &mut *make();
     // An adapter of zeros changes nothing.
-    let zeros = LoraConfig {
-        rank: 1,
-        alpha: 1.0,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets: Targets::decoder(),
-        modules_to_save: Vec::new(),
-    };
+    let zeros = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(), ..LoraConfig::default() };
     let training = Training::Lora(run.adapter.as_ref().map_or(zeros, |adapter| adapter.config.clone()));
     let limits = Limits { targets: 1, ..batch.limits() };
     let storage = Storage { four_bit: run.four_bit(), ..Storage::default() };

@@ -28,14 +28,7 @@ fn batch(config: &Config) -> Batch {
 }
 
 fn training(targets: Targets) -> Training {
-    Training::Lora(LoraConfig {
-        rank: 4,
-        alpha: 8.0,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets,
-        modules_to_save: Vec::new(),
-    })
+    Training::Lora(LoraConfig { rank: 4, alpha: 8.0, targets, ..LoraConfig::default() })
 }
 
 /// A step of the tiny model; where A and B begin does not matter here.

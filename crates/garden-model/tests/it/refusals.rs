@@ -226,8 +226,20 @@ fn adapters() {
         read().expect_err("it should be refused").to_string().replace(&model.0.to_string_lossy().into_owned(), "MODEL")
     };
     let config = fs::read_to_string(folder.join("adapter_config.json")).unwrap();
-    model.json("adapter/adapter_config.json", |value| value["use_dora"] = json!(true));
-    assert_eq!(refusal(), "`MODEL/adapter/adapter_config.json`: field `use_dora` is true, which is not supported");
+    for (field, value, told) in [
+        ("use_dora", json!(true), "is true: DoRA adapters answer and are exported, but are not trained here"),
+        (
+            "init_lora_weights",
+            json!("pissa"),
+            "is `pissa`: the adapter belongs to a base from which its first values were taken away",
+        ),
+        ("lora_bias", json!(true), "is `true`, which means adapters with a bias and is not supported"),
+    ] {
+        model.json("adapter/adapter_config.json", |config| config[field] = value);
+        let expected = format!("`MODEL/adapter/adapter_config.json`: field `{field}` {told}");
+        assert!(refusal().starts_with(&expected), "{}", refusal());
+        fs::write(folder.join("adapter_config.json"), &config).unwrap();
+    }
     fs::write(folder.join("adapter_config.json"), &config).unwrap();
     model.json("adapter/adapter_config.json", |value| value["r"] = json!(5));
     assert_eq!(

@@ -113,14 +113,7 @@ fn released(preset: Preset, storage: &Storage, limits: Limits) -> Plan {
     let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
     assert_eq!(checkpoint.parameters(), preset.parameters);
     let targets = Targets::decoder();
-    let lora = LoraConfig {
-        rank: 16,
-        alpha: 16.0,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets,
-        modules_to_save: Vec::new(),
-    };
+    let lora = LoraConfig { rank: 16, alpha: 16.0, targets, ..LoraConfig::default() };
     let mut planner = Planner::for_cpu(2);
     Model::build(
         &mut planner,

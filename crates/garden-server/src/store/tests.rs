@@ -232,7 +232,7 @@ fn a_record_that_cannot_be_read_spoils_nothing_else() {
         "b",
         &"{\"order\": {\"id\": \"b\", \"work\": {\"kind\": \"training\", \"recipe\": {}}}, \"status\": \"queued\"}",
     );
-    assert_eq!(store.job("b").unwrap().unwrap().recipe().unwrap().lora_r, 16);
+    assert_eq!(store.job("b").unwrap().unwrap().recipe().unwrap().batch_size, 2);
 }
 
 #[test]

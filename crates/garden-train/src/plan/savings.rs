@@ -7,6 +7,7 @@ use garden_memory::Bytes;
 use serde::Serialize;
 
 use super::{AvailableMemory, MemoryPlan};
+use crate::job::RANK;
 use crate::recipe::{Optim, Recipe, Recompute};
 
 /// Ranks below this are not advised.
@@ -196,11 +197,11 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
         let settings = vec![("max-pixels", half.to_string())];
         changes.push(Change::new(effect, settings, move |recipe| recipe.max_pixels = Some(half)));
     }
-    let rank = recipe.lora_r / 2;
-    if !recipe.full && rank >= SMALLEST_RANK {
+    let rank = recipe.lora_r.unwrap_or(RANK) / 2;
+    if !recipe.full && recipe.adapter.is_none() && rank >= SMALLEST_RANK {
         let effect = "the adapter can learn less";
         let settings = vec![("lora-r", rank.to_string())];
-        changes.push(Change::new(effect, settings, move |recipe| recipe.lora_r = rank));
+        changes.push(Change::new(effect, settings, move |recipe| recipe.lora_r = Some(rank)));
     }
     if recipe.full {
         let effect = "trains an adapter instead of all weights";

@@ -124,7 +124,7 @@ pub const FIELDS: &[Field] = &[
     field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Evaluation data").local().servers(),
     field(JOB, "eval-split", "SHARE", &[], "Hold out this share of the dataset for evaluation instead").fixed(),
     field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local().servers(),
-    field(JOB, "adapter", "DIR", &[], "Continue training this adapter instead of a new one").fixed().local().servers(),
+    field(JOB, "adapter", "DIR", &[], "Continue training this adapter instead of a new one; it says rank, alpha and targets").fixed().local().servers(),
     field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset").at_most(10_000.0),
     field(STEPS, "max-steps", "N", &[], "Stop after N optimizer steps (overrides --epochs)").at_most(1e9),
     field(
@@ -181,8 +181,8 @@ pub const FIELDS: &[Field] = &[
     field(STEPS, "max-grad-norm", "NORM", &[], "Clip gradients to this norm; 0 turns clipping off"),
     field(STEPS, "seed", "N", &["data-seed"], "Seed of the row order, the new adapter and dropout").fixed(),
     field(STEPS, "shuffle", "true|false", &[], "Shuffle the rows in every epoch").fixed(),
-    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "LoRA rank").fixed().at_most(4096.0),
-    field(ADAPTER, "lora-alpha", "A", &[], "LoRA alpha; the adapter is scaled by alpha / rank").fixed(),
+    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "LoRA rank [default: the `adapter`'s, or 16]").fixed().at_most(4096.0),
+    field(ADAPTER, "lora-alpha", "A", &[], "LoRA alpha; the adapter is scaled by alpha / rank [default: the `adapter`'s, or 16]").fixed(),
     field(
         ADAPTER,
         "lora-dropout",

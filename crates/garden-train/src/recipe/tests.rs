@@ -39,7 +39,7 @@ fn names_of_the_hugging_face_trainer_are_understood() {
     assert_eq!((found.epochs, found.batch_size, found.gradient_accumulation), (1.5, 4, 10));
     assert_eq!((found.lr_scheduler, found.recompute), (Scheduler::ConstantWithWarmup, Recompute::None));
     assert_eq!((found.optim, found.loader_threads, found.seed), (Optim::Adamw8Bit, 3, 7));
-    assert_eq!((found.lora_alpha, found.prefetch), (32.0, Bytes(1 << 30)));
+    assert_eq!((found.lora_alpha, found.prefetch), (Some(32.0), Bytes(1 << 30)));
     let found =
         recipe(&[("lr_scheduler_type", "cosine_with_min_lr"), ("min_lr", "1e-5"), ("optim", "paged_adamw_8bit")])
             .unwrap();

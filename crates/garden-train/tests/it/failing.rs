@@ -53,7 +53,7 @@ fn prepared(folder: &Path, output: &str) -> Prepared {
         warmup_steps: 0,
         // So high that some tokens are learnt at once.
         learning_rate: 2e-2,
-        lora_r: 3,
+        lora_r: Some(3),
         threads: 1,
         loader_threads: 1,
         ..Recipe::default()

@@ -257,14 +257,7 @@ fn build(
     checkpoint: &Checkpoint,
 ) -> Result<Model, Failure> {
     let targets = if arguments.vision { Targets::all() } else { Targets::decoder() };
-    let lora = LoraConfig {
-        rank: RANK,
-        alpha: 2.0 * RANK as f32,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets,
-        modules_to_save: Vec::new(),
-    };
+    let lora = LoraConfig { rank: RANK, alpha: 2.0 * RANK as f32, targets, ..LoraConfig::default() };
     let checkpointing = match arguments.recompute {
         Recompute::Layer => GradientCheckpointing::PerLayer,
         Recompute::None => GradientCheckpointing::Off,

@@ -125,14 +125,7 @@ fn weights_of_4_bits_and_adapters_change_the_answer() {
 fn save_adapter(folder: &Path, size: f32) {
     let config = Config::read(&tiny().join("config.json")).unwrap();
     let checkpoint = Checkpoint::open(&tiny()).unwrap();
-    let lora = LoraConfig {
-        rank: 2,
-        alpha: 4.0,
-        is_rank_stabilised: false,
-        dropout: 0.0,
-        targets: Targets::decoder(),
-        modules_to_save: Vec::new(),
-    };
+    let lora = LoraConfig { rank: 2, alpha: 4.0, targets: Targets::decoder(), ..LoraConfig::default() };
     let training = Training::Lora(lora.clone());
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
     let mut cpu = Cpu::new(1);

@@ -56,8 +56,8 @@ impl Builder<'_> {
 
     /// The settings of a linear's adapter, if it has one.
     fn adapter_of(&mut self, name: &str, part: usize) -> Result<Option<Lora>, Error> {
-        let Some((config, matcher)) = &self.lora else { return Ok(None) };
-        if !matcher.matches(name) {
+        let Some((config, modules)) = &self.lora else { return Ok(None) };
+        if !modules.contain(name) {
             return Ok(None);
         }
         if let Some(module) = config.saved_module(&format!("{name}.weight")) {
@@ -66,13 +66,15 @@ impl Builder<'_> {
             )));
         }
         self.adapters += 1;
-        let (scale, dropout) = (config.scale(), config.dropout);
+        let (scale, dropout) = (modules.scale(name), config.dropout);
         Ok(Some(Lora { part, up_gradient: None, scale, dropout, number: self.adapters }))
     }
 
-    /// The rank of adapters on the device.
-    fn rank(&self) -> Width {
-        Width::inner(self.device.profile(), self.lora.as_ref().map_or(0, |(config, _)| config.rank))
+    /// The rank of a linear's adapter. On the device all are as large as the largest, so that those of one product lie side by side.
+    fn rank(&self, name: &str) -> Width {
+        let (stored, largest) =
+            self.lora.as_ref().map_or((0, 0), |(_, modules)| (modules.rank(name), modules.largest_rank()));
+        Width { stored, ..Width::inner(self.device.profile(), largest) }
     }
 
     /// An adapter with f32 matrices of its own, still zero.
@@ -84,7 +86,7 @@ impl Builder<'_> {
         mut lora: Lora,
         linears: &mut Linears,
     ) -> Result<FusedAdapter, Error> {
-        let (prefix, rank) = (format!("{ADAPTER_PREFIX}{name}"), self.rank());
+        let (prefix, rank) = (format!("{ADAPTER_PREFIX}{name}"), self.rank(name));
         let mut make = |what: &str, rows: Width, columns: Width| {
             self.adapter_matrix(format!("{prefix}.lora_{what}.weight"), Layout { rows, columns }, None)
         };
@@ -131,8 +133,8 @@ impl Builder<'_> {
     fn joined(&mut self, named: &[(String, Width)], inputs: Width, has_bias: bool) -> Result<Linears, Error> {
         let loras = named.iter().enumerate().map(|(number, (name, _))| self.adapter_of(name, number));
         let loras = loras.collect::<Result<Vec<Option<Lora>>, Error>>()?;
-        let (rank, dtype) = (self.rank(), self.device.profile().activations);
-        let narrow = rank.padded * loras.iter().flatten().count();
+        let (rank, dtype) = (self.rank("").padded, self.device.profile().activations);
+        let narrow = rank * loras.iter().flatten().count();
         let outputs: usize = named.iter().map(|(_, outputs)| outputs.padded).sum();
         let label = named.iter().map(|(name, _)| name.as_str()).collect::<Vec<&str>>().join(", ");
         let packed = named.iter().map(|(name, outputs)| self.packed_weight(name, *outputs, inputs));
@@ -216,13 +218,13 @@ impl Builder<'_> {
         linears: &mut Linears,
     ) -> Result<(), Error> {
         let (Some(down), Some(up)) = (down, up) else { return Ok(()) };
-        let rank = self.rank();
+        let padded = self.rank("").padded;
         let name = |part: usize, what: &str| format!("{ADAPTER_PREFIX}{}.lora_{what}.weight", named[part].0);
         let loras: Vec<Lora> = loras.into_iter().flatten().collect();
         let mut downs = Vec::new();
         for (number, lora) in loras.iter().enumerate() {
-            let rows = down.below(number * rank.padded).first(rank.padded);
-            let layout = Layout { rows: rank, columns: inputs };
+            let rows = down.below(number * padded).first(padded);
+            let layout = Layout { rows: self.rank(&named[lora.part].0), columns: inputs };
             let place = Some(Shadow { rows, scale: 1.0 });
             let (weight, gradient) = self.adapter_matrix(name(lora.part, "A"), layout, place)?;
             linears.down_gradients.extend(gradient);
@@ -231,8 +233,8 @@ impl Builder<'_> {
         for (number, (mut lora, down)) in loras.into_iter().zip(downs).enumerate() {
             let first: usize = named[..lora.part].iter().map(|(_, outputs)| outputs.padded).sum();
             let outputs = named[lora.part].1;
-            let rows = up.below(first).columns(number * rank.padded, rank.padded).first(outputs.padded);
-            let layout = Layout { rows: outputs, columns: rank };
+            let rows = up.below(first).columns(number * padded, padded).first(outputs.padded);
+            let layout = Layout { rows: outputs, columns: self.rank(&named[lora.part].0) };
             let place = Some(Shadow { rows, scale: lora.scale });
             let (up, gradient) = self.adapter_matrix(name(lora.part, "B"), layout, place)?;
             lora.up_gradient = gradient;
@@ -248,7 +250,7 @@ impl Builder<'_> {
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         self.reserve.widest = self.reserve.widest.max(columns);
         if !self.is_trained(name) {
-            self.load_into(tensor, layout, place);
+            self.load_into(name, tensor, layout, place);
             self.remember_saved(name, tensor.shape, layout, place);
             return Ok((Weight::of_rows(place, rows), None));
         }
@@ -265,7 +267,7 @@ impl Builder<'_> {
         let tensor = self.checked(name, &[length.stored])?;
         let layout = Layout::vector(length);
         if !self.is_trained(name) {
-            self.load_into(tensor, layout, place);
+            self.load_into(name, tensor, layout, place);
             self.remember_saved(name, tensor.shape, layout, place);
             return Ok(None);
         }
