@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
+import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -119,19 +120,19 @@ class Ours:
 
     def export(self, adapter, to):
         shutil.rmtree(to, ignore_errors=True)
-        return self.run("export", "--adapter", adapter, "--model", self.model, "--output", to)
+        return self.run("export", "--adapter", adapter, "--model", self.model, "--output-dir", to)
 
     def generate(self, adapter):
         found = self.run(
             "generate", "--model", self.model, "--adapter", adapter, "--image", self.model / "sign.png", "--prompt", QUESTION,
-            "--max-new-tokens", "12", "--temperature", "0", "--device", "cpu", "--json",
+            "--max-new-tokens", "12", "--device", "cpu", "--format", "json",
         )
-        return found, json.loads(found.stdout.splitlines()[-1])["answer"] if found.returncode == 0 else None
+        return found, json.loads(found.stdout)["answers"][0]["text"] if found.returncode == 0 else None
 
     def train(self, adapter, to, rows):
         shutil.rmtree(to, ignore_errors=True)
         return self.run(
-            "train", "--model", self.model, "--adapter", adapter, "--dataset", rows, "--output-dir", to, "--max-steps", "2", "--batch-size", "1",
+            "train-vision", "--model", self.model, "--adapter", adapter, "--dataset", rows, "--output-dir", to, "--max-steps", "2", "--batch-size", "1",
             "--gradient-accumulation", "1", "--learning-rate", "0", "--device", "cpu",
         )
 
@@ -273,6 +274,7 @@ def main():
     rows = [{"messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "Harbour"}]}] * 2
     (work / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     processor, batch = inputs(ours.model)
+    transformers.utils.logging.disable_progress_bar()
     failed = []
 
     def tell(name, problems, figures=""):
