@@ -31,9 +31,9 @@ pub use lock::RunLock;
 pub use log::{EvalLine, LOG, LeftOutLine, LogLine, StepLine, read_log};
 pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
-pub use plan::{DiskPlan, saving_bytes, 
-    Advice, AvailableMemory, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place,
-    PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes,
+pub use plan::{
+    Advice, AvailableMemory, Combination, DRIVER_BYTES, DiskPlan, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need,
+    Place, PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes, saving_bytes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{

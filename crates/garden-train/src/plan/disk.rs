@@ -74,7 +74,10 @@ fn most_checkpoints(recipe: &Recipe, evaluates: bool, saves: Option<usize>) -> u
 
 /// Refuses to write so many bytes into a folder, if its disk does not have them. Of a disk that does not say, nothing is known.
 pub(crate) fn check_free(folder: &Path, needed: u64, what: impl FnOnce() -> String) -> Result<(), Error> {
-    match garden_files::free_bytes(folder) {
+    // A folder that is not there yet will be on the disk of the one that it is in.
+    let place = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let place = place.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/"));
+    match garden_files::free_bytes(place) {
         Ok(free) if free < needed => {
             Err(Error::NoSpace { folder: folder.to_path_buf(), what: what(), free: Bytes(free) })
         }
@@ -102,7 +105,7 @@ mod tests {
         let refused = check_free(&folder, u64::MAX, || "it needs much".to_string());
         let Err(error) = refused else { panic!("there is no such disk") };
         assert!(error.is_disk_full() && error.to_string().starts_with("it needs much, but only "), "{error}");
-        // Nothing is known of what is not there.
-        assert!(check_free(Path::new("/nowhere/at/all"), u64::MAX, String::new).is_ok());
+        // A folder that is not there yet is no reason to look no further.
+        assert!(check_free(&folder.join("not/there/yet"), u64::MAX, String::new).is_err());
     }
 }

@@ -271,7 +271,7 @@ pub const FIELDS: &[Field] = &[
         "on-bad-image",
         "stop|skip",
         &[],
-        "What a row does that turns out broken while training (its image cannot be decoded, its file is gone): stop with a checkpoint, or skip the row [default: as `on-bad-row`]",
+        "Stop with a checkpoint at a row that turns out broken while training (damaged image, missing file), or skip it [default: as `on-bad-row`]",
     ),
     field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "Refuse, shrink or drop rows that are too long"),
     field(

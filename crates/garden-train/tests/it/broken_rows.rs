@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use garden_data::{BadRow, Normalisation};
 use garden_device::{Cpu, Plan};
 use garden_train::{
-    DeviceKind, Error, EvalReport, Finish, Job, LogLine, Observer, Prepared, Recipe, StepReport, newest, read_log, train,
+    DeviceKind, Error, EvalReport, Finish, Job, LogLine, Observer, Prepared, Recipe, StepReport, newest, read_log,
+    train,
 };
 
 /// Keeps what it is told.
@@ -116,7 +117,9 @@ fn run(job: &Job, resume: Option<&Path>) -> (Result<Finish, Error>, Told) {
 
 fn left_out(output: &Path) -> Vec<(usize, usize)> {
     let lines = read_log(output).into_iter();
-    lines.filter_map(|line| if let LogLine::LeftOut(line) = line { Some((line.step, line.row)) } else { None }).collect()
+    lines
+        .filter_map(|line| if let LogLine::LeftOut(line) = line { Some((line.step, line.row)) } else { None })
+        .collect()
 }
 
 fn result(job: &Job) -> Vec<u8> {
@@ -190,10 +193,13 @@ fn a_file_that_is_gone_or_a_row_that_was_changed_keeps_the_steps_too() {
     // A line that became longer is longer than any that was planned for.
     let text = fs::read_to_string(scene.rows()).unwrap();
     let job = scene.job("longer", |_| ());
-    fs::write(scene.rows(), text.replace("\"prompt\"", "\"prompt \"")).unwrap();
+    fs::write(scene.rows(), text.replace("Number", &"Number ".repeat(200))).unwrap();
     let (ended, _) = run(&job, None);
     let error = ended.unwrap_err();
-    assert!(matches!(&error, Error::BrokenRow { .. }) && error.to_string().contains("train.jsonl:"), "{error}");
+    assert!(
+        matches!(&error, Error::BrokenRow { .. }) && error.to_string().contains("planned before step 1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -223,7 +229,7 @@ fn a_step_without_any_row_changes_nothing_and_has_no_loss() {
     let job = scene.job("out", |recipe| {
         skip(recipe);
         (recipe.shuffle, recipe.gradient_accumulation, recipe.epochs) = (false, 1, 1.0);
-        recipe.save_steps = 1;
+        (recipe.save_steps, recipe.save_total_limit) = (1, 10);
     });
     let (finish, told) = run(&job, None);
     assert_eq!(finish.unwrap().progress.step, 4);

@@ -13,13 +13,13 @@ use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
 use garden_files::{Allowance, folder_bytes};
 use garden_guard::{Command, ENVIRONMENT, Message, Notice, REQUEUE, RESUME, Stop, listen_for_stops};
-use garden_memory::{EventKind, RunFacts};
 use garden_memory::Bytes;
+use garden_memory::{EventKind, RunFacts};
 use garden_probe::{Identity, Process};
 use garden_run::{JobFile, percent};
 use garden_train::{
-    End, Error, EvalReport, Finish, Job, LogLine, Metric, Observer, Resident, RunEnd, StepReport, read_log, saving_bytes,
-    train,
+    End, Error, EvalReport, Finish, Job, LogLine, Metric, Observer, Resident, RunEnd, StepReport, read_log,
+    saving_bytes, train,
 };
 
 use super::bound::{Bound, Crossed};
