@@ -9,7 +9,7 @@ use super::{Exactness, Place, PlanInput, PlanLine};
 use crate::recipe::DeviceKind;
 
 /// Pages of the program's own file and of libraries that a run touches, in a release build: the kernel brings 64 KB with each that is touched.
-const CODE: u64 = 27 << 19;
+const CODE: u64 = 14 << 20;
 /// What NVIDIA's driver and libraries hold in host memory, as an H200 with CUDA 13.0 had it: pages of their files, and their own. Both are smaller
 /// until the first products are computed.
 const CUDA_FILES: u64 = 150 << 20;
