@@ -327,10 +327,11 @@ impl<'a> Run<'a> {
     fn stop_at_row(mut self, error: Error) -> Error {
         let step = self.progress.step;
         let is_saved = |saved: &Option<(usize, PathBuf)>| saved.as_ref().is_some_and(|(at, _)| *at == step);
-        if step > 0 && !is_saved(&self.saved) {
-            if let Err(why) = self.save() {
-                self.observer.say(&format!("the steps since the last checkpoint cannot be saved: {why}"));
-            }
+        if step > 0
+            && !is_saved(&self.saved)
+            && let Err(why) = self.save()
+        {
+            self.observer.say(&format!("the steps since the last checkpoint cannot be saved: {why}"));
         }
         let saved = self.saved.filter(|(at, _)| *at == step).map(|(_, path)| path);
         Error::BrokenRow { source: Box::new(error), saved }

@@ -449,7 +449,8 @@ fn a_fast_leak_never_passes_the_limit_by_more_than_a_step() {
         assert!(ended.status.success(), "{}", told(&ended));
         assert!(highest > most + leak, "nothing was seen of the leak: {highest}");
         assert!(highest <= limit + leak, "{highest} of {limit}: {}", told(&ended));
-        assert!(told(&ended).contains("one more step might not fit into"), "{}", told(&ended));
+        // The guard may have looked at the right moment, too.
+        assert!(told(&ended).contains("restart 1: "), "{}", told(&ended));
         assert_eq!(losses(&output), losses(&whole));
     }
 }
@@ -470,7 +471,8 @@ fn no_more_is_resident_than_was_planned() {
     let script = crate::common::repository("testdata/training/plan_peaks.py");
     let mut command = Command::new("python3");
     command.arg(script).args(["--binary", env!("CARGO_BIN_EXE_model-garden"), "--work"]).arg(scratch("plan-peaks"));
-    let ended = command.args(["--any-build", "--only", "text-vocabulary", "text-vocabulary-long", "png"]).output().unwrap();
+    let ended =
+        command.args(["--any-build", "--only", "text-vocabulary", "text-vocabulary-long", "png"]).output().unwrap();
     assert!(ended.status.success(), "{}", told(&ended));
 }
 
@@ -511,7 +513,7 @@ fn a_stopped_run_tells_its_own_last_step_and_its_own_answers() {
 /// An adapter that has learnt something goes on with a rate at which it only unlearns.
 #[test]
 fn a_result_that_is_worse_than_its_base_is_told() {
-    let folder = scratch("train-worse");
+    let folder = scratch("train-unlearnt");
     let dataset = dataset(&folder, 20);
     let (learnt, output) = (folder.join("learnt"), folder.join("out"));
     let first = train(&dataset, &learnt, &["--max-steps", "30", "--eval-split", "0.2", "--warmup-steps", "0"]);
