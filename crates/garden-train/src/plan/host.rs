@@ -30,6 +30,8 @@ const RELEASED_TOKENIZER: u64 = 7_031_645;
 const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
+/// What a thread that decodes has besides, for tables, rows before and after resizing, and what the allocator keeps of them.
+const DECODER: u64 = 1 << 19;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
@@ -146,7 +148,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "decoding",
-            loader_threads * input.reading_bytes,
+            loader_threads * (input.reading_bytes + if input.limits.patches > 0 { DECODER } else { 0 }),
             format!(
                 "{loader_threads} threads, each with a row and its pictures, at most {}",
                 Bytes(input.reading_bytes)
