@@ -31,7 +31,7 @@ pub use image::{
 pub use loader::batches::{BatchSize, Batches};
 pub use loader::collate::Collator;
 pub use loader::normalisation::Normalisation;
-pub use loader::{BadRow, Loader, LoaderBuffers, LoaderSettings, MicroBatch};
+pub use loader::{BadRow, Loader, LoaderBuffers, LoaderSettings, MicroBatch, SkippedRow};
 pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor};
 pub use survey::tally::Tally;

@@ -9,7 +9,8 @@ use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use garden_device::{Device, Dtype};
+use garden_device::{Device, Dtype, Plan, Purpose};
+use garden_memory::Bytes;
 use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
 use crate::observer::StepReport;
+use crate::plan::check_free;
 use crate::recipe::{DeviceKind, FIELDS, Field, OnResume, Recipe};
 
 const STATE: &str = "garden_state.json";
@@ -37,11 +39,17 @@ pub struct Progress {
     pub tokens: u64,
     /// Rows that could not be used and were left out.
     pub skipped: usize,
+    /// What was wrong with the first of them, each once.
+    #[serde(default)]
+    pub skipped_rows: Vec<String>,
     /// Rows that were too long and were left out.
     pub dropped: usize,
     /// Losses and hits since the last line of the log.
     pub window: LossWindow,
-    /// The best evaluation so far.
+    /// The evaluation before the first step, which later ones are compared with.
+    #[serde(default)]
+    pub start: Option<Best>,
+    /// The best evaluation after a step so far: its checkpoint becomes the result.
     pub best: Option<Best>,
     /// Evaluations since the best one.
     pub worse: usize,
@@ -50,6 +58,19 @@ pub struct Progress {
     /// Seconds of all steps, evaluations and checkpoints so far, whichever start they were of.
     #[serde(default)]
     pub seconds: f64,
+}
+
+/// Rows that are named in a run's progress: more are counted, and the log has all of them.
+const MOST_NAMED: usize = 20;
+
+impl Progress {
+    /// Counts a row that was left out.
+    pub(crate) fn skip(&mut self, problem: String) {
+        self.skipped += 1;
+        if self.skipped_rows.len() < MOST_NAMED && !self.skipped_rows.contains(&problem) {
+            self.skipped_rows.push(problem);
+        }
+    }
 }
 
 /// Losses that the next line of the log averages, and hits of which it gives the share. Checkpoints of earlier versions have no hits: their share is then of
@@ -70,6 +91,10 @@ pub struct LossWindow {
 impl LossWindow {
     /// Adds a step.
     pub(crate) fn add(&mut self, report: &StepReport) {
+        // All its rows were left out: it has no loss.
+        if report.trained == 0 {
+            return;
+        }
         self.sum += report.loss;
         self.steps += 1;
         self.hits += report.hits as u64;
@@ -215,6 +240,8 @@ pub(crate) fn save(
     }
     let (draft, old) = (hidden(&path, DRAFT), hidden(&path, OLD));
     delete(&draft)?;
+    let needed = saved_bytes(device.plan());
+    check_free(folder, needed, || format!("checkpoint-{} needs {} of disk", progress.step, Bytes(needed)))?;
     fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
     let written = write(job, progress, log, model, device, &draft);
     let renamed = written.and_then(|()| {
@@ -235,6 +262,11 @@ pub(crate) fn save(
             Err(error)
         }
     }
+}
+
+/// The values of a checkpoint.
+fn saved_bytes(plan: &Plan) -> u64 {
+    (plan.bytes(Purpose::Gradients) + plan.bytes(Purpose::Optimizer)) as u64
 }
 
 fn write(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use garden_data::Problem;
+use garden_memory::Bytes;
 
 /// Which rows something is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,13 @@ pub enum Error {
     },
     /// A row, a picture, the tokenizer or the template cannot be used.
     Data(garden_data::Error),
+    /// A row turned out broken after all rows were looked at.
+    BrokenRow {
+        /// Which one, and why.
+        source: Box<Error>,
+        /// The checkpoint with all steps before it, if any was made.
+        saved: Option<PathBuf>,
+    },
     /// The model, an adapter or a batch cannot be used.
     Model(garden_model::Error),
     /// A file cannot be read or written.
@@ -34,6 +42,15 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The disk has too little space for what is about to be written.
+    NoSpace {
+        /// The folder.
+        folder: PathBuf,
+        /// What needs how much.
+        what: String,
+        /// What there is.
+        free: Bytes,
     },
     /// A checkpoint is not whole, or is of another run.
     Checkpoint {
@@ -112,6 +129,16 @@ impl Error {
         move |error| Error::Dataset { split, source: Box::new(error) }
     }
 
+    /// Whether one row, or one micro-batch, is to blame.
+    pub(crate) fn is_of_row(&self) -> bool {
+        use garden_data::Error as Row;
+        match self {
+            Error::Data(error) => !matches!(error, Row::Dataset { .. } | Row::NoSplit { .. } | Row::Folder { .. }),
+            Error::Model(error) => matches!(error, garden_model::Error::Batch(_)),
+            _ => false,
+        }
+    }
+
     /// The dataset that it is about, if it is one, and what is wrong.
     pub fn split(&self) -> (Option<Split>, &Error) {
         match self {
@@ -124,6 +151,7 @@ impl Error {
     pub fn is_disk_full(&self) -> bool {
         match self {
             Error::Dataset { source, .. } => source.is_disk_full(),
+            Error::NoSpace { .. } => true,
             Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. }) => {
                 matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
             }
@@ -135,11 +163,20 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Dataset { source, .. } => source.hint(),
-            Error::Data(error @ garden_data::Error::Picture { .. }) => Some(error.hint().map_or_else(
-                || "use `--on-bad-row skip` to skip and count rows whose pictures cannot be decoded".to_string(),
-                str::to_string,
-            )),
+            Error::BrokenRow { saved: Some(_), .. } => Some(
+                "skip such rows from here on with `--resume auto --on-bad-image skip`; or, if the file was changed or moved, put it back and \
+                 use `--resume auto`"
+                    .into(),
+            ),
+            Error::BrokenRow { saved: None, .. } => Some(
+                "`--on-bad-image skip` skips, names and counts such rows; `model-garden check --decode` looks for them before a run".into(),
+            ),
             Error::Data(error) => error.hint().map(str::to_string),
+            Error::NoSpace { .. } => Some(
+                "free some space, then use `--resume auto` (checkpoints are intact); or keep fewer with a smaller `save-total-limit`, or use \
+                 another `output-dir`"
+                    .into(),
+            ),
             Error::Checkpoint { hint, .. } => hint.clone(),
             Error::Busy { .. } => Some(
                 "wait until it ends (Ctrl-C, or SIGTERM to that process, makes it save and exit), or use another `output-dir`"
@@ -183,8 +220,16 @@ impl fmt::Display for Error {
         match self {
             Error::Dataset { source, .. } => source.fmt(f),
             Error::Data(error) => error.fmt(f),
+            Error::BrokenRow { source, saved: Some(path) } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                write!(f, "{source}; all steps before it are in {name}")
+            }
+            Error::BrokenRow { source, saved: None } => source.fmt(f),
             Error::Model(error) => error.fmt(f),
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
+            Error::NoSpace { folder, what, free } => {
+                write!(f, "{what}, but only {free} is free in `{}`", folder.display())
+            }
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
             Error::Busy { folder, pid } => {
                 write!(f, "`{}` is in use: process {pid} is training there", folder.display())

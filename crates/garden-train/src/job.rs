@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
+    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
     Processor, SelectiveLoss, SystemPrompt, TemplateFile,
 };
 use garden_model::{
@@ -124,6 +124,12 @@ impl Job {
         epoch * self.batches_per_epoch() + in_epoch * self.recipe.gradient_accumulation
     }
 
+    /// Checkpoints that are written, at most: an evaluation may find a better one.
+    pub(crate) fn saves(&self) -> usize {
+        let evaluations = if self.eval.is_some() { self.steps().div_ceil(self.eval_steps()) } else { 0 };
+        self.steps().div_ceil(self.recipe.save_steps) + evaluations
+    }
+
     /// Steps between evaluations.
     pub(crate) fn eval_steps(&self) -> usize {
         self.recipe.eval_steps.unwrap_or_else(|| self.steps_per_epoch())
@@ -139,8 +145,9 @@ impl Job {
     pub(crate) fn loader(&self, ahead: Ahead) -> LoaderSettings {
         LoaderSettings {
             example: self.recipe.example(&self.common_keys),
-            bad_row: self.recipe.on_bad_row,
+            bad_row: self.recipe.bad_image(),
             patches: self.limits.patches,
+            tokens: self.limits.tokens,
             ahead,
         }
     }
@@ -280,6 +287,11 @@ impl Recipe {
             },
             boxes: BoxSettings { format: self.box_format, in_texts: self.bbox_2d },
         }
+    }
+
+    /// What becomes of a row that turns out broken after all rows were looked at.
+    pub fn bad_image(&self) -> BadRow {
+        self.on_bad_image.unwrap_or(self.on_bad_row)
     }
 
     /// Puts the bounds on pixels in place of those of the model.

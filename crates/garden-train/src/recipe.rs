@@ -163,6 +163,8 @@ pub struct Recipe {
     #[serde(default, rename = "bbox-2d")]
     pub bbox_2d: TextBoxes,
     pub on_bad_row: BadRow,
+    #[serde(default)]
+    pub on_bad_image: Option<BadRow>,
     pub on_long_row: TooLong,
     pub loader_threads: usize,
     #[serde(with = "size")]
@@ -245,6 +247,7 @@ impl Default for Recipe {
             box_format: BoxFormat::Plain,
             bbox_2d: TextBoxes::Resized,
             on_bad_row: BadRow::Stop,
+            on_bad_image: None,
             on_long_row: TooLong::Refuse,
             loader_threads: 2,
             prefetch: Bytes(256 << 20),

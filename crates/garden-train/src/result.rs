@@ -62,6 +62,12 @@ pub(crate) fn write_result(
     }
 }
 
+/// Bytes of what a result gets copies of.
+pub(crate) fn processor_bytes(base: &Path) -> u64 {
+    let files = PROCESSOR.into_iter().filter_map(|name| fs::metadata(base.join(name)).ok());
+    files.map(|file| file.len()).sum()
+}
+
 fn is_same(one: &Path, other: &Path) -> bool {
     fs::canonicalize(one).ok().zip(fs::canonicalize(other).ok()).is_some_and(|(one, other)| one == other)
 }

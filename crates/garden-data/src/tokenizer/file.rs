@@ -1,5 +1,6 @@
 //! Reads `tokenizer.json`, and refuses features that the Qwen2 family does not use.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -16,8 +17,9 @@ use crate::error::Error;
 /// Larger token ids mean a broken file.
 const LARGEST_TOKEN: u32 = 1 << 24;
 
+// The texts of a released vocabulary are 150,000 and more: they are not copied, so that reading the file takes little more memory than the file has.
 #[derive(Deserialize)]
-struct File {
+struct File<'a> {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     #[serde(default)]
@@ -28,7 +30,8 @@ struct File {
     post_processor: Value,
     #[serde(default)]
     decoder: Value,
-    model: Model,
+    #[serde(borrow)]
+    model: Model<'a>,
 }
 
 #[derive(Deserialize)]
@@ -48,50 +51,63 @@ struct AddedToken {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct Model<'a> {
     #[serde(rename = "type")]
     kind: Option<String>,
-    vocab: HashMap<String, u32>,
-    merges: Vec<Pair>,
+    #[serde(borrow)]
+    vocab: HashMap<Text<'a>, u32>,
+    #[serde(borrow)]
+    merges: Vec<Pair<'a>>,
     #[serde(flatten)]
     other: HashMap<String, Value>,
+}
+
+/// A text of the file; only one with escapes is a copy.
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Borrow<str> for Text<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A merge, in the newer and in the older format.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Pair {
-    Both(String, String),
-    Line(String),
+enum Pair<'a> {
+    Both(#[serde(borrow)] Text<'a>, #[serde(borrow)] Text<'a>),
+    Line(#[serde(borrow)] Text<'a>),
 }
 
-impl Pair {
+impl Pair<'_> {
     fn parts(&self) -> Option<(&str, &str)> {
         match self {
-            Pair::Both(left, right) => Some((left, right)),
-            Pair::Line(line) => line.split_once(' '),
+            Pair::Both(left, right) => Some((&left.0, &right.0)),
+            Pair::Line(line) => line.0.split_once(' '),
         }
     }
 }
 
 pub(super) fn read(path: &Path, text: &[u8]) -> Result<Tokenizer, Error> {
-    let file: File =
+    let file: File<'_> =
         serde_json::from_slice(text).map_err(|error| Error::broken(path, format!("no tokenizer: {error}")))?;
     let reader = Reader { path };
     reader.check(&file)?;
     let merges = reader.merges(&file.model)?;
+    let tokens = file.model.vocab.len() + file.added_tokens.len();
     let mut tokenizer = Tokenizer {
         merges,
         added: Added::default(),
         added_later: Added::default(),
-        pieces: Vec::new(),
-        is_special: Vec::new(),
+        pieces: Vec::with_capacity(tokens),
+        is_special: Vec::with_capacity(tokens),
         by_text: HashMap::new(),
     };
     let bytes = Bytes::new();
     for (text, token) in &file.model.vocab {
         reader.place(&mut tokenizer, *token)?;
-        tokenizer.pieces[*token as usize] = bytes.of(text);
+        tokenizer.pieces[*token as usize] = bytes.of(&text.0);
     }
     reader.add_tokens(&mut tokenizer, file.added_tokens, &bytes)?;
     Ok(tokenizer)
@@ -102,7 +118,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn check(&self, file: &File) -> Result<(), Error> {
+    fn check(&self, file: &File<'_>) -> Result<(), Error> {
         self.must_be("model.type", file.model.kind.as_deref().unwrap_or("BPE"), &["BPE"])?;
         // Fields that are off change nothing; anything else would change tokens.
         for (field, value) in &file.model.other {
@@ -151,11 +167,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn merges(&self, model: &Model) -> Result<Merges, Error> {
+    fn merges(&self, model: &Model<'_>) -> Result<Merges, Error> {
         let mut bytes = [0; 256];
         for (byte, character) in alphabet().into_iter().enumerate() {
             let text = character.to_string();
-            bytes[byte] = *model.vocab.get(&text).ok_or_else(|| {
+            bytes[byte] = *model.vocab.get(text.as_str()).ok_or_else(|| {
                 Error::field(self.path, "model.vocab", format!("has no token for the byte {byte} (`{text}`)"))
             })?;
         }

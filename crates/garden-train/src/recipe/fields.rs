@@ -266,6 +266,13 @@ pub const FIELDS: &[Field] = &[
         "Units of \"bbox_2d\" boxes in texts: pixels of the resized image (kept), or of the original image (converted)",
     ),
     field(ROWS, "on-bad-row", "stop|skip", &[], "Stop at a row that cannot be used, or skip it"),
+    field(
+        ROWS,
+        "on-bad-image",
+        "stop|skip",
+        &[],
+        "Stop with a checkpoint at a row that turns out broken while training (damaged image, missing file), or skip it [default: as `on-bad-row`]",
+    ),
     field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "Refuse, shrink or drop rows that are too long"),
     field(
         ROWS,

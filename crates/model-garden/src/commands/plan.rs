@@ -430,6 +430,8 @@ impl Planning<'_> {
                     evaluates: false,
                     reading_bytes: files + text + usual_decoding_bytes(subject.row.stored_pixels()),
                     dataset_bytes: 0,
+                    processor_bytes: None,
+                    saves: None,
                 })
             }
         };

@@ -1,5 +1,6 @@
 //! `model-garden train-vision`: from a recipe to an adapter, with the process that trains under guard.
 
+mod bound;
 mod show;
 pub mod worker;
 
@@ -65,7 +66,10 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
     }
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
     let planned = super::plan::of_job(&prepared, chosen, GpuShare::Free, printer)?;
+    let space = planned.plan.disk.check(&prepared.job.recipe.output_dir);
+    let space = space.map_err(|error| failure("the run cannot start", &error));
     if is_dry || !planned.fits {
+        let refusal = refusal.or(space.err());
         let would = Would::of(planned.fits, resume, refusal);
         printer.out(&match is_json {
             true => format!("{:#}\n", would.told(planned.told)),
@@ -75,6 +79,10 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
     printer.say(&planned.headline);
+    if let Err(refusal) = space {
+        printer.failure(&refusal);
+        return Ok(Outcome::Program(worker::DISK_FULL));
+    }
     train(prepared, planned.plan, resume, lock, is_json, printer)
 }
 

@@ -20,6 +20,7 @@ pub(super) fn write(answer: &Answer) -> String {
         text += &advised(advice);
     }
     text += &requirements(&answer.plan.requirements);
+    text += &format!("disk: {}\n", answer.plan.disk.words());
     text += &loader(&answer.loader);
     text
 }
