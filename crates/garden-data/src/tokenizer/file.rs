@@ -21,6 +21,10 @@ struct File {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     #[serde(default)]
+    truncation: Value,
+    #[serde(default)]
+    padding: Value,
+    #[serde(default)]
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
@@ -110,6 +114,17 @@ impl Reader<'_> {
             if !is_off && field != "fuse_unk" && field != "unk_token" {
                 return Err(self.unsupported(&format!("model.{field}"), value, "null, false or \"\""));
             }
+        }
+        if !file.truncation.is_null() {
+            let problem = format!("is {}: texts would be cut", file.truncation);
+            return Err(Error::field(self.path, "truncation", problem)
+                .advised("set it to null; `max-length` of a recipe limits rows"));
+        }
+        // Texts are padded to the longest one of a batch in any case.
+        let is_to_longest = file.padding["strategy"] == "BatchLongest" && file.padding["pad_to_multiple_of"].is_null();
+        if !file.padding.is_null() && !is_to_longest {
+            let problem = format!("is {}: texts would be padded", file.padding);
+            return Err(Error::field(self.path, "padding", problem).advised("set it to null"));
         }
         if !file.normalizer.is_null() {
             self.must_be("normalizer.type", kind(&file.normalizer), &["NFC"])?;
