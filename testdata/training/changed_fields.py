@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -33,6 +34,8 @@ ALLOWED = 2e-5
 QUESTION = "Harbour's sign: 1204  e\u0301tage\n\n What does it say?"
 ANSWER = "  I'll  say: <b>Harbour</b>, 12 ."
 NEW_TOKENS = 12
+# Tokens of pictures and around them, which are only input.
+VISION = [1209, 1210, 1211, 1212, 1213]
 # Written by transformers, and never read for what is compared here.
 NOT_READ = {"transformers_version", "architectures", "processor_class", "image_processor_type", "version"}
 
@@ -60,7 +63,7 @@ def others(value):
         case bool():
             return [not value]
         case int():
-            return [value + 1, value * 2]
+            return [value - 1, value + 1, value * 2]
         case float():
             return [value * 2 + 0.125]
         case str():
@@ -268,6 +271,11 @@ WHOLE = {
     "no generation_config.json": without("generation_config.json"),
     "no generation_config.json, end tokens in config.json": together(without("generation_config.json"), rewrite("config.json", ("eos_token_id",), list(range(600)))),
     "no generation_config.json, end tokens in the decoder's": together(without("generation_config.json"), rewrite("config.json", ("text_config", "eos_token_id"), list(range(600)))),
+    "end tokens in config.json, and none in generation_config.json": together(rewrite("generation_config.json", ("eos_token_id",), None), rewrite("config.json", ("eos_token_id",), list(range(600)))),
+    "vision rotary base beside, not inside": together(rewrite("config.json", ("vision_config", "rope_parameters"), None), rewrite("config.json", ("vision_config", "rope_theta"), 500.0)),
+    "fewer layers than stored": together(rewrite("config.json", ("text_config", "num_hidden_layers"), 1), rewrite("config.json", ("text_config", "layer_types"), None)),
+    "NF4 in config.json alone": rewrite("config.json", ("quantization_config",), {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "float32"}),
+    "an image processor of nothing in processor_config.json": write("processor_config.json", {"image_processor": None, "processor_class": "Qwen2_5_VLProcessor"}),
     "no preprocessor_config.json": without("preprocessor_config.json"),
     "only a processor_config.json": together(without("preprocessor_config.json"), write("processor_config.json", {"image_processor": {"image_processor_type": "Qwen2VLImageProcessor", "size": {"shortest_edge": 3136, "longest_edge": 6272}}, "processor_class": "Qwen2_5_VLProcessor"})),
     "only a processor_config.json without pictures": together(without("preprocessor_config.json"), write("processor_config.json", {"processor_class": "Qwen2_5_VLProcessor"})),
@@ -293,54 +301,109 @@ def conversation(with_answer):
     return [user, answer] if with_answer else [user]
 
 
-def inputs(processor, folder, with_answer):
+def inputs(processor, with_answer):
     text = processor.apply_chat_template(conversation(with_answer), tokenize=False, add_generation_prompt=not with_answer)
-    return processor(text=[text], images=[Image.open(folder / "harbour.jpg").convert("RGB")], return_tensors="pt")
+    return processor(text=[text], images=[Image.open(TINY / "harbour.jpg").convert("RGB")], return_tensors="pt")
 
 
 def theirs(folder):
-    """What transformers makes of a folder."""
+    """The loss of a step on all tokens, in training, and the answer."""
     torch.manual_seed(1)
     processor = AutoProcessor.from_pretrained(folder)
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
-    batch = inputs(processor, folder, True)
+    batch = inputs(processor, with_answer=True)
     labels = batch["input_ids"].clone()
-    special = [model.config.image_token_id]
-    labels[torch.isin(labels, torch.tensor(special))] = -100
+    labels[torch.isin(labels, torch.tensor(VISION))] = -100
     model.train()
     with torch.no_grad():
         loss = model(**batch, labels=labels).loss.item()
     model.eval()
-    prompt = inputs(processor, folder, False)
+    prompt = inputs(processor, with_answer=False)
     with torch.no_grad():
-        settings = {} if model.generation_config.max_new_tokens else {"max_new_tokens": NEW_TOKENS}
-        answer = model.generate(**prompt, **settings)[0, prompt["input_ids"].shape[1] :].tolist()
-    return {"tokens": batch["input_ids"][0].tolist(), "loss": loss, "answer": answer, "text": processor.decode(answer, skip_special_tokens=True)}
+        answer = model.generate(**prompt, max_new_tokens=NEW_TOKENS)
+    return loss, processor.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-if __name__ == "__main__":
-    import warnings, logging, traceback
+class Ours:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+        row = {"messages": conversation(with_answer=True), "images": [str(TINY.resolve() / "harbour.jpg")]}
+        (work / "rows.jsonl").write_text(json.dumps(row) + "\n")
+
+    def run(self, *words):
+        return subprocess.run([self.binary, *map(str, words), "--device", "cpu", "--threads", "1"], capture_output=True, text=True)
+
+    def loss(self, folder):
+        """The loss of the same step, or the refusal."""
+        to = self.work / "out"
+        shutil.rmtree(to, ignore_errors=True)
+        done = self.run(
+            "train-vision", "--model", folder, "--dataset", self.work / "rows.jsonl", "--output-dir", to, "--full", "--labels", "all", "--max-steps", "1", "--learning-rate", "0", "--batch-size", "1",
+            "--gradient-accumulation", "1", "--logging-steps", "1", "--save-steps", "1",
+        )
+        log = to / "log.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        losses = [line["loss"] for line in lines if "loss" in line]
+        # A learning rate of 0 changes nothing, which is bad news.
+        return (losses[0], "") if losses and done.returncode in (0, 1) else (None, done.stderr)
+
+    def answer(self, folder):
+        """The answer, or the refusal; and what is said beside it."""
+        done = self.run("generate", "--model", folder, "--image", TINY / "harbour.jpg", "--prompt", QUESTION, "--max-new-tokens", NEW_TOKENS, "--format", "json")
+        return json.loads(done.stdout)["answers"][0]["text"] if done.returncode == 0 else None, done.stderr
+
+
+def compare(folder, ours):
+    """Whether this program means what transformers means, and words about it."""
+    try:
+        wanted = theirs(folder)
+    except Exception as error:  # whatever it is: transformers does not take the folder
+        wanted, why = None, f"{type(error).__name__}"
+    loss, refusal = ours.loss(folder)
+    answer, said = ours.answer(folder)
+    told = next((line.strip() for line in (refusal or said).splitlines() if "caused by" in line), "").removeprefix("caused by: ").replace(str(folder), "")
+    if wanted is None:
+        return True, f"transformers refuses it ({why}); " + (f"refused: {told}" if loss is None or answer is None else "read here")
+    problems = []
+    if loss is not None and not abs(loss - wanted[0]) <= ALLOWED * abs(wanted[0]):
+        problems.append(f"loss {loss:.6f} instead of {wanted[0]:.6f}")
+    # What generation_config.json asks for is told, not applied.
+    if answer is not None and answer != wanted[1] and "generation_config.json asks for" not in said:
+        problems.append(f"answer {answer!r} instead of {wanted[1]!r}")
+    if loss is None and not told:
+        problems.append(f"no reason: {refusal}")
+    way = [word for word, value in [("training", loss), ("answers", answer)] if value is None]
+    good = f"{' and '.join(way)} refused: {told}" if way else ("told: not applied" if "asks for" in said else "the same")
+    return not problems, "; ".join(problems) or good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="a folder for changed models and runs")
+    parser.add_argument("--only", default="", help="only changes whose words have this in them")
+    arguments = parser.parse_args()
+    work = arguments.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    ours = Ours(arguments.binary.resolve(), work)
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    work = Path("/tmp/mw/probe")
-    base = None
-    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    failed, count = [], 0
     for name, change in changes():
-        if only not in name and base is not None:
+        if arguments.only not in name and name != "as it is":
             continue
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(TINY, work)
-        try:
-            change(work)
-            got = theirs(work)
-        except Exception as error:
-            print(f"{name}: THEY REFUSE {type(error).__name__} {str(error)[:100]!r}", flush=True)
-            if base is None: raise
-            continue
-        if base is None:
-            base = got
-            print(got)
-            continue
-        what = [key for key in base if base[key] != got[key] and not (key == "loss" and abs(base[key]-got[key]) < 1e-5)]
-        print(f"{name}: {what or 'same'}" + (f" loss {got['loss']:.4f}" if 'loss' in what else "") , flush=True)
+        folder = work / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(TINY, folder)
+        change(folder)
+        is_good, words = compare(folder, ours)
+        failed.extend([] if is_good else [name])
+        count += 1
+        print(f"{'' if is_good else 'DIFFERS: '}{name}: {words}", flush=True)
+    print(f"{len(failed)} of {count} changed models mean something else here than in transformers" if failed else f"{count} changed models mean what they mean in transformers, or are refused")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

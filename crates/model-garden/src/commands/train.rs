@@ -6,7 +6,7 @@ pub mod worker;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use garden_data::BatchSize;
+use garden_data::{BatchSize, model_folder};
 use garden_guard::{GuardConfig, OnLimit, OnWarning, OutputMode, REQUEUE, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_run::{FileError, GUARD, JOB, JobFile, LeftOut, RECIPE, REPORT, RunOutcome, RunRecord, TRACE, write_text};
@@ -82,7 +82,8 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
 /// Refuses, before anything is written, an output folder in which a run would overwrite a model or an adapter that it did not make.
 fn check_output_folder(recipe: &Recipe) -> Result<(), Failure> {
     let folder = recipe.output_dir.as_path();
-    super::check_apart(folder, &super::folder_of(Path::new(&recipe.base_model))?, recipe.adapter.as_deref())?;
+    let model = model_folder(&recipe.base_model).map_err(|error| failure("the run cannot start", &error.into()))?;
+    super::check_apart(folder, &model, recipe.adapter.as_deref())?;
     let is_run = [JOB, RECIPE].iter().any(|name| folder.join(name).exists());
     let theirs = ["config.json", "adapter_config.json", "model.safetensors", "model.safetensors.index.json"];
     match theirs.iter().find(|name| !is_run && folder.join(name).exists()) {
