@@ -63,7 +63,7 @@ def others(value):
         case bool():
             return [not value]
         case int():
-            return [value - 1, value + 1, value * 2]
+            return [value + 1]
         case float():
             return [value * 2 + 0.125]
         case str():

@@ -377,18 +377,19 @@ pub fn read_max_positions(folder: &Path) -> Option<usize> {
     value.get("text_config").and_then(found).or_else(|| found(&value)).map(|positions| positions as usize)
 }
 
-/// End-of-sequence tokens from `generation_config.json`, else from `config.json`; empty if neither has them.
+/// End-of-sequence tokens from `generation_config.json`, or without such a file from `config.json`, as in transformers; empty if it has none.
 pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
     for name in ["generation_config.json", "config.json"] {
         let path = folder.join(name);
         let Ok(text) = read_settings(&path) else { continue };
         let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))?;
-        let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
+        let said = |fields: &Value| fields.get("eos_token_id").filter(|token| !token.is_null()).cloned();
+        let found = said(&value).or_else(|| said(value.get("text_config")?));
         let all = match found {
-            None | Some(Value::Null) => continue,
-            Some(Value::Array(all)) => all.clone(),
-            Some(one) => vec![one.clone()],
+            None => return Ok(Vec::new()),
+            Some(Value::Array(all)) => all,
+            Some(one) => vec![one],
         };
         let token = |value: &Value| {
             let token = value.as_i64().and_then(|token| i32::try_from(token).ok());

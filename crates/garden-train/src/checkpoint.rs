@@ -510,7 +510,7 @@ fn compare_base(path: &Path, state: &State, job: &Job, changed: &mut Vec<String>
     match (state.base, job.base_fingerprint) {
         (Some(before), Some(now)) if before != now => Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: format!("its base model was another one than `{}` is now", job.base.display()),
+            problem: format!("the run began with another base model than `{}` holds now", job.base.display()),
             hint: Some("resume with the model that the run began with, or start over in another `output-dir`".into()),
         }),
         (None, Some(_)) => {

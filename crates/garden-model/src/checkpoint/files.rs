@@ -33,7 +33,8 @@ pub(crate) fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing: Vec<&PathBuf> = files.iter().filter(|file| !file.exists()).collect();
     match missing.first() {
         Some(first) => {
-            let problem = format!("is missing, with {} of {} files that `{INDEX}` names", missing.len(), files.len());
+            let problem =
+                format!("is named by `{INDEX}`, but missing ({} of {} files are)", missing.len(), files.len());
             Err(Error::broken(first, problem).advised(DOWNLOAD_AGAIN))
         }
         None => Ok(files),
@@ -70,28 +71,30 @@ pub(crate) fn no_tensors(path: &Path, bytes: &[u8], error: &safetensors::SafeTen
     if is_lfs_pointer(bytes) {
         return pointer(path);
     }
-    match whole_length(bytes) {
-        Some(whole) if whole > bytes.len() as u64 => {
-            let problem = format!("is cut off: it has {} of {whole} bytes", bytes.len());
-            Error::broken(path, problem).advised(DOWNLOAD_AGAIN)
-        }
-        None if bytes.len() < 8 => {
-            Error::broken(path, format!("is cut off: it has {} bytes", bytes.len())).advised(DOWNLOAD_AGAIN)
+    let cut = |problem: String| Error::broken(path, format!("is cut off: {problem}")).advised(DOWNLOAD_AGAIN);
+    let length = bytes.len();
+    match header(bytes) {
+        _ if length < 8 => cut(format!("it has {length} bytes")),
+        Some(None) => cut(format!("it ends within its header, after {length} bytes")),
+        Some(Some(header)) if whole_length(header).is_some_and(|whole| whole > length) => {
+            cut(format!("it has {length} of {} bytes", whole_length(header).unwrap_or(0)))
         }
         _ => Error::broken(path, format!("not a safetensors file: {error}")),
     }
 }
 
-/// How long a file is as a whole, as its header says; at least as long as the header where that is cut off.
-fn whole_length(bytes: &[u8]) -> Option<u64> {
-    // A format that begins otherwise would tell a length beyond any header.
-    const LONGEST_HEADER: u64 = 100 << 20;
-    let header = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    let end = 8 + Some(header).filter(|length| *length <= LONGEST_HEADER)?;
-    let Some(text) = bytes.get(8..end as usize) else { return Some(end) };
-    let tensors: Value = serde_json::from_slice(text).ok()?;
+/// The text of a header, or nothing where that is cut off; `None` if the first bytes tell no possible length of one.
+fn header(bytes: &[u8]) -> Option<Option<&[u8]>> {
+    const LONGEST: u64 = 100 << 20;
+    let length = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (length <= LONGEST).then(|| bytes.get(8..8 + length as usize))
+}
+
+/// How long a file with this header is.
+fn whole_length(header: &[u8]) -> Option<usize> {
+    let tensors: Value = serde_json::from_slice(header).ok()?;
     let ends = tensors.as_object()?.values().filter_map(|tensor| tensor["data_offsets"][1].as_u64());
-    Some(end + ends.max().unwrap_or(0))
+    Some(8 + header.len() + ends.max().unwrap_or(0) as usize)
 }
 
 fn pointer(path: &Path) -> Error {

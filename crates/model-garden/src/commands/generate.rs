@@ -198,7 +198,7 @@ fn unheard(model: &Path) -> Option<String> {
     let settings = garden_input::read_other_generation(model);
     (!settings.is_empty()).then(|| {
         format!(
-            "generation_config.json asks for {}, which is not applied: --repetition-penalty, --temperature, --top-k and --top-p are",
+            "generation_config.json asks for {}: not applied; use --repetition-penalty, --temperature, --top-k or --top-p",
             settings.join(", ")
         )
     })

@@ -102,8 +102,30 @@ fn index(folder: &Path, files: [&str; 2]) {
 
 #[test]
 fn weights_that_are_not_all_there() {
-    check("lfs", |folder| fs::write(folder.join("model.safetensors"), POINTER).unwrap(), expect![[""]]);
-    check("lfs-tokenizer", |folder| fs::write(folder.join("tokenizer.json"), POINTER).unwrap(), expect![[""]]);
+    check(
+        "lfs",
+        |folder| fs::write(folder.join("model.safetensors"), POINTER).unwrap(),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/model.safetensors`: is a Git LFS pointer: the file itself was not fetched
+
+        hint: run `git lfs install` and `git lfs pull` in the folder, or download the model with `hf download`
+    "#]],
+    );
+    check(
+        "lfs-tokenizer",
+        |folder| fs::write(folder.join("tokenizer.json"), POINTER).unwrap(),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/tokenizer.json`: is a Git LFS pointer, not the file
+
+        hint: run `git lfs install` and `git lfs pull` in the folder, or download the model with `hf download`
+    "#]],
+    );
     let cut = |length: usize| {
         move |folder: &Path| {
             let path = folder.join("model.safetensors");
@@ -111,21 +133,87 @@ fn weights_that_are_not_all_there() {
             fs::write(path, &bytes[..length]).unwrap();
         }
     };
-    check("cut", cut(300_000), expect![[""]]);
-    check("cut-header", cut(1_000), expect![[""]]);
-    check("cut-to-nothing", cut(0), expect![[""]]);
+    check(
+        "cut",
+        cut(300_000),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/model.safetensors`: is cut off: it has 300000 of 448264 bytes
+
+        hint: the download or copy is not complete: run it again (`hf download` fetches only what is missing)
+    "#]],
+    );
+    check(
+        "cut-header",
+        cut(1_000),
+        expect![[r#"
+            exit 2
+            ----- stderr
+            error: cannot use `MODEL`
+              caused by: `MODEL/model.safetensors`: is cut off: it ends within its header, after 1000 bytes
+
+            hint: the download or copy is not complete: run it again (`hf download` fetches only what is missing)
+        "#]],
+    );
+    check(
+        "cut-to-nothing",
+        cut(0),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/model.safetensors`: is cut off: it has 0 bytes
+
+        hint: the download or copy is not complete: run it again (`hf download` fetches only what is missing)
+    "#]],
+    );
     let shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
     let missing = |folder: &Path| {
         fs::rename(folder.join("model.safetensors"), folder.join(shards[0])).unwrap();
         index(folder, shards);
     };
-    check("missing-shard", missing, expect![[""]]);
-    check("no-weights", |folder| fs::remove_file(folder.join("model.safetensors")).unwrap(), expect![[""]]);
+    check(
+        "missing-shard",
+        missing,
+        expect![[r#"
+            exit 2
+            ----- stderr
+            error: cannot use `MODEL`
+              caused by: `MODEL/model-00002-of-00002.safetensors`: is named by `model.safetensors.index.json`, but missing (1 of 2 files are)
+
+            hint: the download or copy is not complete: run it again (`hf download` fetches only what is missing)
+        "#]],
+    );
+    check(
+        "no-weights",
+        |folder| fs::remove_file(folder.join("model.safetensors")).unwrap(),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: has no weights: neither `model.safetensors` nor `model.safetensors.index.json`
+
+        hint: the download or copy is not complete: run it again (`hf download` fetches only what is missing)
+    "#]],
+    );
 }
 
 #[test]
 fn folders_that_are_no_models() {
-    check("empty", empty, expect![[""]]);
+    check(
+        "empty",
+        empty,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: is empty
+
+        hint: download a supported model, for example `hf download Qwen/Qwen2.5-VL-3B-Instruct`
+    "#]],
+    );
     let adapter = |folder: &Path| {
         empty(folder);
         rewrite(folder, "adapter_config.json", |value| {
@@ -133,36 +221,131 @@ fn folders_that_are_no_models() {
         });
         fs::write(folder.join("adapter_model.safetensors"), "").unwrap();
     };
-    check("adapter", adapter, expect![[""]]);
-    check("both", |folder| rewrite(folder, "adapter_config.json", |_| ()), expect![[""]]);
+    check(
+        "adapter",
+        adapter,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: is an adapter, not a model
+
+        hint: pass the folder as --adapter, and as --model its base, `Qwen/Qwen2.5-VL-3B-Instruct`
+    "#]],
+    );
+    check(
+        "both",
+        |folder| rewrite(folder, "adapter_config.json", |_| ()),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: has a model and an adapter (`adapter_config.json`), which transformers would apply to it
+
+        hint: move the adapter's files to a folder of their own and pass that as --adapter, or delete them
+    "#]],
+    );
     let pickled = |folder: &Path| {
         fs::rename(folder.join("model.safetensors"), folder.join("pytorch_model.bin")).unwrap();
     };
-    check("pickled", pickled, expect![[""]]);
+    check(
+        "pickled",
+        pickled,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: has weights only as `pytorch_model.bin`; only *.safetensors are read
+
+        hint: transformers converts them: `AutoModelForImageTextToText.from_pretrained(DIR, dtype="auto").save_pretrained(NEW)`; copy the other files to NEW
+    "#]],
+    );
     let gguf = |folder: &Path| {
         empty(folder);
         fs::write(folder.join("qwen2.5-vl-3b-q4_k_m.gguf"), "GGUF").unwrap();
     };
-    check("gguf", gguf, expect![[""]]);
+    check(
+        "gguf",
+        gguf,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: has weights as GGUF, which cannot be trained
+
+        hint: use the original weights as *.safetensors: download a supported model, for example `hf download Qwen/Qwen2.5-VL-3B-Instruct`
+    "#]],
+    );
     let vocabulary = |folder: &Path| {
         fs::remove_file(folder.join("tokenizer.json")).unwrap();
         fs::write(folder.join("vocab.json"), "{}").unwrap();
         fs::write(folder.join("merges.txt"), "").unwrap();
     };
-    check("vocabulary", vocabulary, expect![[""]]);
-    check("no-tokenizer", |folder| fs::remove_file(folder.join("tokenizer.json")).unwrap(), expect![[""]]);
-    check("no-images", |folder| fs::remove_file(folder.join("preprocessor_config.json")).unwrap(), expect![[""]]);
+    check(
+        "vocabulary",
+        vocabulary,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/tokenizer.json`: is missing; there are only vocab.json and merges.txt
+
+        hint: transformers writes it from the two: `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)`
+    "#]],
+    );
+    check(
+        "no-tokenizer",
+        |folder| fs::remove_file(folder.join("tokenizer.json")).unwrap(),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL/tokenizer.json`: is missing
+
+        hint: copy tokenizer.json and tokenizer_config.json of the original model into the folder
+    "#]],
+    );
+    check(
+        "no-images",
+        |folder| fs::remove_file(folder.join("preprocessor_config.json")).unwrap(),
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: has no image settings: neither preprocessor_config.json nor processor_config.json
+
+        hint: copy preprocessor_config.json of the original model into the folder
+    "#]],
+    );
     check(
         "llama",
         |folder| rewrite(folder, "config.json", |value| value["model_type"] = "llama".into()),
-        expect![[""]],
+        expect![[r#"
+            exit 2
+            ----- stderr
+            error: cannot use `MODEL`
+              caused by: `MODEL`: is a model of the type `llama` (`model_type` in config.json), which is not supported
+
+            hint: supported models are Qwen2.5-VL and fine-tunes of it: Qwen/Qwen2.5-VL-3B-Instruct, Qwen/Qwen2.5-VL-7B-Instruct, Qwen/Qwen2.5-VL-32B-Instruct and Qwen/Qwen2.5-VL-72B-Instruct
+        "#]],
     );
     let run_folder = |folder: &Path| {
         empty(folder);
         fs::write(folder.join("recipe.toml"), "").unwrap();
         fs::create_dir(folder.join("checkpoint-4")).unwrap();
     };
-    check("run", run_folder, expect![[""]]);
+    check(
+        "run",
+        run_folder,
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `MODEL`
+          caused by: `MODEL`: is the output folder of a training run without a model
+
+        hint: pass the base model; an adapter of the run goes to --adapter, as `OUT` or `OUT/checkpoint-N`. A run that trains all weights (--full) has its model in the folder once it has ended
+    "#]],
+    );
 }
 
 #[test]
@@ -173,30 +356,84 @@ fn names_of_models_that_are_not_here() {
         let output = model_garden(&words).env("HF_HUB_CACHE", &cache).output().unwrap();
         told(&output).replace(cache.to_str().unwrap(), "CACHE")
     };
-    expect![[""]].assert_eq(&say("Qwen/Qwen2.5-VL-7B-Instruct"));
-    expect![[""]].assert_eq(&say("meta-llama/Llama-3.2-11B-Vision"));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `Qwen/Qwen2.5-VL-7B-Instruct`
+          caused by: `Qwen/Qwen2.5-VL-7B-Instruct`: no such file or folder, and not in the hub's cache `CACHE`
+
+        hint: nothing is downloaded here: run `hf download Qwen/Qwen2.5-VL-7B-Instruct`
+    "#]]
+    .assert_eq(&say("Qwen/Qwen2.5-VL-7B-Instruct"));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use `meta-llama/Llama-3.2-11B-Vision`
+          caused by: `meta-llama/Llama-3.2-11B-Vision`: no such file or folder, and not in the hub's cache `CACHE`
+
+        hint: nothing is downloaded here; supported models are Qwen2.5-VL and fine-tunes of it: Qwen/Qwen2.5-VL-3B-Instruct, Qwen/Qwen2.5-VL-7B-Instruct, Qwen/Qwen2.5-VL-32B-Instruct and Qwen/Qwen2.5-VL-72B-Instruct
+    "#]].assert_eq(&say("meta-llama/Llama-3.2-11B-Vision"));
 }
 
 #[test]
 fn folders_that_are_no_adapters() {
-    let model = tiny(&scratch("folder-model"));
-    let folder = scratch("folder-adapter");
+    let model = tiny(&scratch("folder-of-adapters"));
+    let folder = scratch("folder-no-adapter");
     let say = |adapter: &Path| {
         let text = generated(&model, &["--adapter", adapter.to_str().unwrap()]);
         text.replace(adapter.to_str().unwrap(), "ADAPTER")
     };
-    expect![[""]].assert_eq(&say(&tiny(&folder.join("whole"))));
-    expect![[""]].assert_eq(&say(&folder.join("none")));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use the adapter `ADAPTER`
+          caused by: `ADAPTER`: is a model, not an adapter
+
+        hint: pass the folder as --model, without --adapter
+    "#]]
+    .assert_eq(&say(&tiny(&folder.join("whole"))));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use the adapter `ADAPTER`
+          caused by: `ADAPTER`: no such folder
+
+        hint: an adapter folder has adapter_config.json and adapter_model.safetensors, as PEFT and this program save them
+    "#]].assert_eq(&say(&folder.join("none")));
     fs::create_dir_all(folder.join("run/checkpoint-4")).unwrap();
     fs::create_dir_all(folder.join("run/checkpoint-12")).unwrap();
-    expect![[""]].assert_eq(&say(&folder.join("run")));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use the adapter `ADAPTER`
+          caused by: `ADAPTER`: is the output folder of a training run without a result
+
+        hint: pass a checkpoint, such as `ADAPTER/checkpoint-12`, or resume the run to its end
+    "#]]
+    .assert_eq(&say(&folder.join("run")));
     let pickled = folder.join("pickled");
     fs::create_dir_all(&pickled).unwrap();
     fs::write(pickled.join("adapter_config.json"), "{}").unwrap();
     fs::write(pickled.join("adapter_model.bin"), "").unwrap();
-    expect![[""]].assert_eq(&say(&pickled));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use the adapter `ADAPTER`
+          caused by: `ADAPTER`: has its weights only as `adapter_model.bin`; only adapter_model.safetensors is read
+
+        hint: load and save the adapter with PEFT once: it writes safetensors
+    "#]]
+    .assert_eq(&say(&pickled));
     fs::write(pickled.join("adapter_model.safetensors"), POINTER).unwrap();
-    expect![[""]].assert_eq(&say(&pickled));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot use the adapter `ADAPTER`
+          caused by: `ADAPTER/adapter_model.safetensors`: is a Git LFS pointer: the file itself was not fetched
+
+        hint: run `git lfs install` and `git lfs pull` in the folder, or download the model with `hf download`
+    "#]]
+    .assert_eq(&say(&pickled));
 }
 
 /// A model is read, or refused with these words.
@@ -310,7 +547,15 @@ fn training_drops_no_attention_weights() {
     let model = tiny(&folder.join("model"));
     rewrite(&model, "config.json", |all| all["text_config"]["attention_dropout"] = 0.5.into());
     let text = told(&train(&model, &folder.join("out"), &[]));
-    expect![[""]].assert_eq(&text.replace(folder.to_str().unwrap(), "FOLDER"));
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: the run cannot start
+          caused by: `FOLDER/model/config.json`: field `attention_dropout` is 0.5; training drops no attention weights
+
+        hint: set it to 0; `lora-dropout` drops inputs of the adapter
+    "#]]
+    .assert_eq(&text.replace(folder.to_str().unwrap(), "FOLDER"));
 }
 
 #[test]
@@ -320,7 +565,7 @@ fn other_ways_to_answer_are_told() {
     fs::write(model.join("generation_config.json"), settings.to_string()).unwrap();
     let said = generated(&model, &[]);
     let note = said.lines().find(|line| line.starts_with("note: ")).unwrap_or_default();
-    expect![[""]].assert_eq(note);
+    expect!["note: generation_config.json asks for bad_words_ids, do_sample true, repetition_penalty 1.05: not applied; use --repetition-penalty, --temperature, --top-k or --top-p"].assert_eq(note);
     assert!(!generated(&tiny(&scratch("field-greedy")), &[]).contains("note: "));
 }
 
@@ -346,7 +591,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn a_result_never_goes_into_its_model() {
     let folder = scratch("folder-apart");
     let (model, adapter) = (tiny(&folder.join("model")), folder.join("adapter"));
-    assert!(train(&model, &adapter, &["--max-steps", "1"]).status.success());
+    assert!(train(&model, &adapter, &[]).status.success());
     for name in ["recipe.toml", ".job.json"] {
         fs::remove_file(adapter.join(name)).unwrap();
     }
@@ -397,7 +642,15 @@ fn a_result_never_goes_into_its_model() {
     assert_eq!((contents(&model), contents(&adapter), contents(&hard)), before);
     assert!(!folder.join("new").exists());
     let text = told(&train(&model, &folder.join("link"), &["--full"])).replace(folder.to_str().unwrap(), "FOLDER");
-    expect![[""]].assert_eq(&text);
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot write to `FOLDER/link`
+          caused by: it is in the folder of the model, `FOLDER/model`
+
+        hint: choose another folder with --output-dir
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]
@@ -414,12 +667,19 @@ fn a_run_that_goes_on_notices_another_base() {
     {
         let other = tiny(&folder.join(format!("other-{number}")));
         change_tensor(&other, tensor, |bytes| bytes.iter_mut().step_by(6).for_each(|byte| *byte ^= 1));
-        assert!(goes_on(&other).contains("its base model was another one"), "{tensor}: {}", goes_on(&other));
+        assert!(goes_on(&other).contains("the run began with another base model"), "{tensor}: {}", goes_on(&other));
     }
     let other = tiny(&folder.join("other-theta"));
     rewrite(&other, "config.json", |all| all["text_config"]["rope_parameters"]["rope_theta"] = 500.into());
     let text = goes_on(&other).replace(folder.to_str().unwrap(), "FOLDER");
-    expect![[""]].assert_eq(&text);
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: cannot resume from this checkpoint
+          caused by: checkpoint `FOLDER/out/checkpoint-2`: the run began with another base model than `FOLDER/other-theta` holds now
+
+        hint: resume with the model that the run began with, or start over in another `output-dir`
+    "#]].assert_eq(&text);
     // The same model in another place and under another name, with its configuration written otherwise.
     let moved = tiny(&folder.join("moved"));
     rewrite(&moved, "config.json", |all| all["transformers_version"] = "6.0.0".into());
