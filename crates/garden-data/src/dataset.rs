@@ -12,6 +12,7 @@ mod folder;
 pub(crate) mod free;
 mod hub;
 mod json_file;
+mod model_files;
 mod order;
 mod parquet;
 mod picture;

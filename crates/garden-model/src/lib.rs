@@ -15,10 +15,12 @@ mod proof;
 
 pub use batch::Batch;
 pub use checkpoint::adapter::{Adapter, read_adapter, write_adapter};
+pub use checkpoint::files::unread_weights;
 pub use checkpoint::full::saved_dtype;
 pub use checkpoint::merge::{Merge, MergeReport, MergeSettings, PackedBase};
 pub use checkpoint::nf4_checkpoint::{FourBit, packing_bytes};
 pub use checkpoint::quantise::{PackReport, pack_checkpoint};
+pub use checkpoint::samples::TensorSample;
 pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;

@@ -41,6 +41,7 @@ pub(crate) struct Network {
 impl Network {
     pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
         let text = &config.text;
+        builder.checkpoint.check(config)?;
         builder.check_saved(config)?;
         let vision = Vision::build(builder, &config.vision)?;
         builder.part = Part::Decoder;

@@ -196,6 +196,9 @@ pub(crate) struct State {
     /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
     pub contents: Option<u64>,
+    /// What the base model is, in one number. Checkpoints of earlier versions have none.
+    #[serde(default)]
+    pub base: Option<u64>,
     /// Where it was computed.
     #[serde(default)]
     pub device: DeviceKind,
@@ -289,9 +292,9 @@ fn write(
         files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
     }
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
-    let contents = Some(job.train.fingerprint);
+    let (contents, base) = (Some(job.train.fingerprint), job.base_fingerprint);
     let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
-    let state = State { progress, recipe, rows, contents, device, files };
+    let state = State { progress, recipe, rows, contents, base, device, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -476,9 +479,10 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         if old == value || is_same_place(old, value) {
             continue;
         }
-        // Rows are known by their contents, which are compared below; a model or an adapter by what its folder holds.
+        // Rows and the base model are known by their contents, which are compared below; an adapter by what its folder holds.
         let has_moved = match *name {
             "dataset" => state.contents.is_some() && old.is_string() && value.is_string(),
+            "model" if state.base.is_some() => true,
             "model" | "adapter" => is_moved(old, value),
             _ => false,
         };
@@ -500,6 +504,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         let (before, now) = (name(state.device), name(job.device));
         changed.push(format!("the device from {before} to {now}, which rounds differently"));
     }
+    compare_base(path, state, job, &mut changed)?;
     if state.progress.step > job.steps() {
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
@@ -529,6 +534,23 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             changed.push("an earlier version made the checkpoint: its rows are assumed to be the same".to_string());
             Ok(changed)
         }
+    }
+}
+
+/// Refuses another base model than that of a checkpoint; where that cannot be told, it is said.
+fn compare_base(path: &Path, state: &State, job: &Job, changed: &mut Vec<String>) -> Result<(), Error> {
+    match (state.base, job.base_fingerprint) {
+        (Some(before), Some(now)) if before != now => Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: format!("the run began with another base model than `{}` holds now", job.base.display()),
+            hint: Some("resume with the model that the run began with, or start over in another `output-dir`".into()),
+        }),
+        (None, Some(_)) => {
+            changed
+                .push("an earlier version made the checkpoint: its base model is assumed to be the same".to_string());
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -621,6 +643,7 @@ mod tests {
             recipe,
             rows: RowCounts { all: 1, left_out: 0 },
             contents: None,
+            base: None,
             device: DeviceKind::Cpu,
             files,
         };

@@ -79,6 +79,13 @@ pub enum Error {
         /// What the adapter says.
         found: String,
     },
+    /// The model's configuration wants dropout of attention weights.
+    Dropout {
+        /// `config.json`.
+        path: PathBuf,
+        /// The share that would be dropped.
+        share: f32,
+    },
     /// The loss is no number any more.
     NotFinite {
         /// The step.
@@ -183,6 +190,7 @@ impl Error {
                     .into(),
             ),
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
+            Error::Dropout { .. } => Some("set it to 0; `lora-dropout` drops inputs of the adapter".into()),
             Error::BadRows { .. } => Some(
                 "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
                  `--on-long-row drop` or `shrink` handles those that are too long"
@@ -210,6 +218,7 @@ impl Error {
             Error::Model(garden_model::Error::Memory(_)) => Some(
                 "another program may have taken it since the plan: check `nvidia-smi`, or plan again with --dry-run".into(),
             ),
+            Error::Model(error) => error.hint().map(str::to_string),
             _ => None,
         }
     }
@@ -237,6 +246,13 @@ impl fmt::Display for Error {
             Error::Adapter { path, field, given, found } => {
                 let path = path.display();
                 write!(f, "the adapter `{path}` was made with `{field}` {found}, but the recipe says {given}")
+            }
+            Error::Dropout { path, share } => {
+                write!(
+                    f,
+                    "`{}`: field `attention_dropout` is {share}; training drops no attention weights",
+                    path.display()
+                )
             }
             Error::NotFinite { step, what } => write!(f, "the {what} is NaN or infinite at step {step}"),
             Error::BadRows { count, rows, problems } => {

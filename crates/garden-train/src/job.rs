@@ -79,6 +79,9 @@ pub struct Job {
     pub device: DeviceKind,
     /// The folder of the base model.
     pub base: PathBuf,
+    /// What the base model is, in one number. Jobs of earlier versions have none.
+    #[serde(default)]
+    pub base_fingerprint: Option<u64>,
     /// The chat template that takes the place of the model's own, as it was when the run began.
     #[serde(default)]
     pub chat_template: Option<TemplateFile>,

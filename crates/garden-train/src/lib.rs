@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows that it is watched, prints, or starts processes: whoever trains is told through an [`Observer`].
 
+mod base;
 mod checkpoint;
 mod error;
 mod evaluation;

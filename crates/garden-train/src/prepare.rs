@@ -6,8 +6,9 @@ use garden_data::{
     BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
-use garden_model::{Config, GeneratorLimits, read_adapter};
+use garden_model::{Config, GeneratorLimits, read_adapter, unread_weights};
 
+use crate::base;
 use crate::checkpoint;
 use crate::error::{Error, Split, words};
 use crate::job::{Job, Rows};
@@ -50,6 +51,7 @@ impl Prepared {
     ) -> Result<Prepared, Error> {
         let base = model_folder(&recipe.base_model)?;
         let config = Config::read(&base.join("config.json"))?;
+        check_trainable(&base, &config)?;
         // A run that goes on from a checkpoint does not need it any more.
         let folder = recipe.adapter.clone();
         let first = match &folder {
@@ -79,6 +81,7 @@ impl Prepared {
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
             device,
+            base_fingerprint: Some(base::fingerprint(&base, &config)?),
             base,
             chat_template,
             train: Rows {
@@ -98,6 +101,7 @@ impl Prepared {
             recipe: recipe.clone(),
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
+        notes.extend(unread_weights(&job.base));
         if let Some(path) = &recipe.eval_dataset {
             let (split, dataset) = open_eval(path, recipe.image_paths).map_err(Error::of(Split::Eval))?;
             let survey = looker.look(&dataset, recipe.eval_batch(), progress).map_err(Error::of(Split::Eval))?;
@@ -195,6 +199,14 @@ impl Looker<'_> {
             }
             _ => Ok(survey),
         }
+    }
+}
+
+/// Refuses a model that transformers trains otherwise.
+fn check_trainable(base: &Path, config: &Config) -> Result<(), Error> {
+    match config.text.attention_dropout {
+        0.0 => Ok(()),
+        share => Err(Error::Dropout { path: base.join("config.json"), share }),
     }
 }
 

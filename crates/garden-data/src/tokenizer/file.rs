@@ -23,6 +23,10 @@ struct File<'a> {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     #[serde(default)]
+    truncation: Value,
+    #[serde(default)]
+    padding: Value,
+    #[serde(default)]
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
@@ -127,13 +131,24 @@ impl Reader<'_> {
                 return Err(self.unsupported(&format!("model.{field}"), value, "null, false or \"\""));
             }
         }
+        if !file.truncation.is_null() {
+            let problem = format!("is {}: texts would be cut", file.truncation);
+            return Err(Error::field(self.path, "truncation", problem)
+                .advised("set it to null; `max-length` of a recipe limits rows"));
+        }
+        // Texts are padded to the longest one of a batch in any case.
+        let is_to_longest = file.padding["strategy"] == "BatchLongest" && file.padding["pad_to_multiple_of"].is_null();
+        if !file.padding.is_null() && !is_to_longest {
+            let problem = format!("is {}: texts would be padded", file.padding);
+            return Err(Error::field(self.path, "padding", problem).advised("set it to null"));
+        }
         if !file.normalizer.is_null() {
             self.must_be("normalizer.type", kind(&file.normalizer), &["NFC"])?;
         } else {
             return Err(Error::field(self.path, "normalizer", "is missing; only `NFC` is supported"));
         }
         self.check_words(&file.pre_tokenizer)?;
-        if !file.post_processor.is_null() {
+        if !file.post_processor.is_null() && !adds_nothing(&file.post_processor) {
             self.must_be("post_processor.type", kind(&file.post_processor), &["ByteLevel"])?;
         }
         self.must_be("decoder.type", kind(&file.decoder), &["ByteLevel"])
@@ -241,6 +256,12 @@ impl Reader<'_> {
     fn unsupported(&self, field: &str, value: &Value, wanted: &str) -> Error {
         Error::field(self.path, field, format!("is {value}; only {wanted} is supported"))
     }
+}
+
+/// Whether a post-processor leaves the tokens of a text as they are: transformers writes such a one where there was none.
+fn adds_nothing(value: &Value) -> bool {
+    let parts = value["single"].as_array().map(Vec::as_slice);
+    kind(value) == "TemplateProcessing" && matches!(parts, Some([only]) if only["Sequence"]["id"] == "A")
 }
 
 fn kind(value: &Value) -> &str {

@@ -15,7 +15,7 @@ use garden_train::{DeviceChoice, Recipe};
 use super::step_time::{StepTime, Usual};
 use super::{Outcome, devices};
 use crate::cli;
-use crate::failure::Failure;
+use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
 /// How often somebody who waits is told how far it is.
@@ -131,15 +131,15 @@ fn step_time(
 
 fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     let folder = &super::folder_of(&arguments.model)?;
-    let failed = |why: String| Failure {
-        what: format!("cannot use `{}`", folder.display()),
-        causes: vec![why],
-        hint: Some("pass a model folder with config.json and tokenizer.json as --model".to_string()),
+    let failed = |error: &dyn Advised| {
+        let failure = Failure::of(format!("cannot use `{}`", folder.display()), error);
+        let usual = || Some("pass a model folder with config.json and tokenizer.json as --model".to_string());
+        Failure { hint: failure.hint.or_else(usual), ..failure }
     };
-    let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
+    let config = Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
-    let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(error.to_string()))?;
-    processor.check(&config).map_err(|error| failed(error.to_string()))?;
+    let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(&error))?;
+    processor.check(&config).map_err(|error| failed(&error))?;
     let images = &mut processor.images;
     images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
     images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);

@@ -21,7 +21,7 @@ use super::Outcome;
 use super::devices::{self, Chosen, Gpu};
 use super::step_time::{self, StepTime};
 use crate::cli::{self, Picture};
-use crate::failure::Failure;
+use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
 /// Pictures of the released models have at most so many pixels, unless a recipe says otherwise.
@@ -367,7 +367,7 @@ impl Subject {
         let base = &recipe.base_model;
         let folder: PathBuf =
             model_folder(base).map_err(|error| unusable(base, &error, error.hint().map(str::to_string)))?;
-        let failed = |error: &dyn std::fmt::Display| unusable(base, error, None);
+        let failed = |error: &dyn Advised| Failure::of(format!("cannot use `{base}`"), error);
         Ok(Subject {
             name: base.clone(),
             config: Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?,

@@ -102,5 +102,5 @@ fn selective(dataset: &Dataset, level: Level) -> Result<SelectiveLoss, Failure> 
 }
 
 fn failure(what: String, error: &Error) -> Failure {
-    Failure { what, causes: vec![error.to_string()], hint: error.hint().map(str::to_string) }
+    Failure::of(what, error)
 }
