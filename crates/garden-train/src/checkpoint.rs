@@ -14,6 +14,7 @@ use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::datasets::{self, RowsOf};
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
@@ -171,6 +172,9 @@ pub(crate) struct State {
     /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
     pub contents: Option<u64>,
+    /// Rows of each dataset. Checkpoints of earlier versions have none: they were made with one dataset.
+    #[serde(default)]
+    pub portions: Vec<RowsOf>,
     /// Where it was computed.
     #[serde(default)]
     pub device: DeviceKind,
@@ -259,7 +263,8 @@ fn write(
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
     let contents = Some(job.train.fingerprint);
     let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
-    let state = State { progress, recipe, rows, contents, device, files };
+    let portions = job.train.portions.clone();
+    let state = State { progress, recipe, rows, contents, portions, device, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -446,18 +451,18 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         }
         // Rows are known by their contents, which are compared below; a model or an adapter by what its folder holds.
         let has_moved = match *name {
-            "dataset" => state.contents.is_some() && old.is_string() && value.is_string(),
+            "dataset" => state.contents.is_some() && datasets::is_same_division(&state.portions, job),
             "model" | "adapter" => is_moved(old, value),
             _ => false,
         };
         if *on_resume == OnResume::Fixed && !has_moved {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
-                problem: format!("it was made with `{name}` {old}, not {value}"),
+                problem: format!("it was made with `{name}` {}, not {}", shown(old), shown(value)),
                 hint: Some(format!("resume with the old `{name}`, or start over in another `output-dir`")),
             });
         }
-        changed.push(format!("`{name}` from {old} to {value}"));
+        changed.push(format!("`{name}` from {} to {}", shown(old), shown(value)));
     }
     if state.device != job.device {
         let name = |device| match device {
@@ -480,8 +485,12 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: format!(
-                "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
-                state.rows.all, state.rows.left_out, rows.all, rows.left_out
+                "its dataset had {} rows, {} of them unused; now it has {}, {} unused{}",
+                state.rows.all,
+                state.rows.left_out,
+                rows.all,
+                rows.left_out,
+                datasets::changed(&state.recipe, &state.portions, job)
             ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         });
@@ -489,7 +498,10 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     match state.contents {
         Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: "its dataset had different rows, or another order".into(),
+            problem: format!(
+                "its dataset had different rows, or another order{}",
+                datasets::changed(&state.recipe, &state.portions, job)
+            ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         }),
         Some(_) => Ok(changed),
@@ -498,6 +510,11 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             Ok(changed)
         }
     }
+}
+
+/// A value of a setting in words.
+fn shown(value: &Value) -> String {
+    if value.is_null() { "none".to_string() } else { value.to_string() }
 }
 
 /// A name beside that of a checkpoint that is never taken for one.
@@ -589,6 +606,7 @@ mod tests {
             recipe,
             rows: RowCounts { all: 1, left_out: 0 },
             contents: None,
+            portions: Vec::new(),
             device: DeviceKind::Cpu,
             files,
         };

@@ -3,6 +3,7 @@
 //! Nothing here knows that it is watched, prints, or starts processes: whoever trains is told through an [`Observer`].
 
 mod checkpoint;
+mod datasets;
 mod error;
 mod evaluation;
 mod gpu;
@@ -23,6 +24,7 @@ mod tensorboard;
 mod trainer;
 
 pub use checkpoint::{Best, LossWindow, Progress, check_resume, has_checkpoints, newest, recover};
+pub use datasets::{DatasetRows, RowsOf};
 pub use error::{Error, Split};
 pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
 pub use gpu::{Gpu, GpuLook};

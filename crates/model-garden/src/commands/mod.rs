@@ -26,6 +26,7 @@ pub mod train;
 use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, TemplateFile};
+use garden_train::DatasetRows;
 
 use crate::failure::Failure;
 
@@ -68,6 +69,19 @@ fn folder_of(model: &Path) -> Result<PathBuf, Failure> {
         causes: vec![error.to_string()],
         hint: error.hint().map(str::to_string),
     })
+}
+
+/// Datasets by their paths.
+fn datasets_named(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<String>>().join(" and ")
+}
+
+/// What each dataset contributes, in a line each; nothing where that is all rows of one.
+fn datasets_words(datasets: &[DatasetRows]) -> String {
+    match DatasetRows::are_mixed(datasets) {
+        true => datasets.iter().map(|rows| format!("dataset {}: {}\n", rows.dataset, rows.words())).collect(),
+        false => String::new(),
+    }
 }
 
 /// The memory that is free for this program, if that can be told.

@@ -21,6 +21,7 @@ mod generate;
 mod inputs;
 mod loops;
 mod make;
+mod mixing;
 mod monitor;
 mod odd;
 mod openapi;
