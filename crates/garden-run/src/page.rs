@@ -28,10 +28,8 @@ pub fn page(record: &RunRecord, command: Option<String>) -> Page {
     sections.push(recipe(&record.job.recipe));
     let (word, news) = outcome(record);
     let recipe = &record.job.recipe;
-    let mut environment = vec![
-        ("base model".to_string(), recipe.base_model.clone()),
-        ("dataset".to_string(), recipe.dataset_words()),
-    ];
+    let mut environment =
+        vec![("base model".to_string(), recipe.base_model.clone()), ("dataset".to_string(), recipe.dataset_words())];
     if let Some(judged) = judged {
         environment.extend(judged.environment);
         notes.extend(judged.notes);

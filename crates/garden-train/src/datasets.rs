@@ -82,7 +82,8 @@ impl DatasetRows {
     /// What of it comes in an epoch, in words.
     pub fn words(&self) -> String {
         let plural = |count: usize| if count == 1 { "row" } else { "rows" };
-        let mut words = format!("{} {} per epoch ({:.1} %)", self.per_epoch, plural(self.per_epoch), 100.0 * self.share);
+        let mut words =
+            format!("{} {} per epoch ({:.1} %)", self.per_epoch, plural(self.per_epoch), 100.0 * self.share);
         if self.rows < self.stored {
             words += &format!(", drawn {} of {}", self.rows, self.stored);
         }

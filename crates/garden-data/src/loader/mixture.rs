@@ -78,7 +78,9 @@ impl Mixture {
 
     /// Rows of each dataset that a micro-batch of so many rows can have at most, and how often the same row can be among them.
     pub(crate) fn most_in(&self, batch_size: usize) -> Vec<(usize, usize)> {
-        let (mut window, mut length) = (batch_size, self.len());
+        let mut length = self.len();
+        // None reaches into the next epoch.
+        let mut window = batch_size.min(length);
         let mut most = Vec::new();
         for source in self.sources.iter() {
             let rows = (window * source.quota).div_ceil(length.max(1));

@@ -1,8 +1,8 @@
 //! What a survey finds in each of several datasets that were joined.
 
+use super::SurveyedPortion;
 use super::largest_batch::LargestBatch;
 use super::row::{Fit, ReadRow, RowSurvey};
-use super::SurveyedPortion;
 use crate::dataset::Dataset;
 use crate::fingerprint::Fingerprint;
 

@@ -34,7 +34,8 @@ fn rows(folder: &Path, name: &str, count: usize) -> PathBuf {
 
 fn sources(paths: &[PathBuf], most: &[Option<usize>]) -> Vec<Source> {
     let most = |place: usize| most.get(place).copied().flatten();
-    let source = |(place, path): (usize, &PathBuf)| Source { path: path.clone(), split: "train".into(), most: most(place) };
+    let source =
+        |(place, path): (usize, &PathBuf)| Source { path: path.clone(), split: "train".into(), most: most(place) };
     paths.iter().enumerate().map(source).collect()
 }
 
@@ -69,7 +70,10 @@ fn joined_datasets_are_what_one_file_with_all_rows_is() {
     let (joined, both) = (joined(&[one, two], &[], 1).unwrap(), Dataset::open(&both).unwrap());
     assert_eq!(said(&joined), said(&both));
     let (found, expected) = (surveyed(&joined, 3), surveyed(&both, 3));
-    assert_eq!((found.fingerprint, found.limits, &found.sizes), (expected.fingerprint, expected.limits, &expected.sizes));
+    assert_eq!(
+        (found.fingerprint, found.limits, &found.sizes),
+        (expected.fingerprint, expected.limits, &expected.sizes)
+    );
     let each: Vec<(usize, usize)> = found.portions.iter().map(|portion| (portion.rows, portion.kept)).collect();
     assert_eq!(each, [(40, 40), (7, 7)]);
     assert!(found.portions[0].fingerprint != found.portions[1].fingerprint);
@@ -82,7 +86,8 @@ fn joined_datasets_are_what_one_file_with_all_rows_is() {
 #[test]
 fn every_format_is_joined_with_every_other() {
     let data = testdata("data/datasets");
-    let names = ["questions.jsonl", "chat.jsonl", "sharegpt.json", "parquet/snappy.parquet", "parquet/pages.parquet", "shards"];
+    let names =
+        ["questions.jsonl", "chat.jsonl", "sharegpt.json", "parquet/snappy.parquet", "parquet/pages.parquet", "shards"];
     let paths: Vec<PathBuf> = names.iter().map(|name| data.join(name)).collect();
     for one in &paths {
         for two in paths.iter().filter(|two| *two != one) {
@@ -121,12 +126,12 @@ fn a_sample_is_drawn_by_the_seed_and_grows_with_its_size() {
     assert!(some.iter().all(|place| more.contains(place)), "a larger sample contains the smaller one");
     // A bound beyond the rows takes all of them.
     assert_eq!(drawn(&[Some(100), Some(1000)], 7), drawn(&[], 7));
-    // Each row is drawn about as often as any other: 10 of 100 for 400 seeds is 40 each, with a deviation of 6.
+    // Each row is drawn about as often as any other: 10 of 100 for 200 seeds is 20 each, with a variance of 18.
     let mut counts = [0u32; 100];
-    for seed in 0..400 {
+    for seed in 0..200 {
         drawn(&[Some(10), Some(1)], seed)[..10].iter().for_each(|place| counts[line(place) - 1] += 1);
     }
-    let chi: f64 = counts.iter().map(|count| (f64::from(*count) - 40.0).powi(2) / 36.0).sum();
+    let chi: f64 = counts.iter().map(|count| (f64::from(*count) - 20.0).powi(2) / 18.0).sum();
     // 99 degrees of freedom: 149 is exceeded once in a thousand, 62 fallen short of as rarely.
     assert!((62.0..149.0).contains(&chi), "{chi}");
     let dataset = joined(&[one.clone(), two], &[Some(10), None], 7).unwrap();
@@ -169,7 +174,13 @@ fn what_other_tools_take_for_several_datasets_gets_a_hint() {
 
 /// Rows of each dataset that come in a stretch of positions.
 fn counts(mixture: &Mixture, rows: &[usize], epoch: u64, positions: std::ops::Range<usize>) -> Vec<usize> {
-    let ends: Vec<usize> = rows.iter().scan(0, |sum, rows| { *sum += rows; Some(*sum) }).collect();
+    let ends: Vec<usize> = rows
+        .iter()
+        .scan(0, |sum, rows| {
+            *sum += rows;
+            Some(*sum)
+        })
+        .collect();
     let mut counts = vec![0; rows.len()];
     positions.for_each(|position| counts[ends.partition_point(|end| *end <= mixture.at(epoch, position))] += 1);
     counts
@@ -247,7 +258,10 @@ fn one_dataset_with_a_weight_is_that_dataset() {
     let plain = Batches::new(664, [5].into(), 2, Some(42));
     assert_eq!((mixed.per_epoch(), mixed.rows_per_epoch()), (plain.per_epoch(), plain.rows_per_epoch()));
     assert!((0..3 * plain.per_epoch()).all(|number| mixed.rows(number) == plain.rows(number)));
-    assert_eq!(plain.rows(0)[0], { let row = Order::new(663, 42).at(0, 0); row + usize::from(row >= 5) });
+    assert_eq!(plain.rows(0)[0], {
+        let row = Order::new(663, 42).at(0, 0);
+        row + usize::from(row >= 5)
+    });
 }
 
 #[test]
@@ -273,22 +287,26 @@ fn no_micro_batch_is_larger_than_the_largest_of_a_mixture() {
     std::fs::write(&long, row(300)).unwrap();
     let (many, few) = (rows(&folder, "many", 60), rows(&folder, "few", 5));
     let dataset = joined(&[many, few, long], &[], 0).unwrap();
-    for batch_size in [1, 2, 3, 8, 70] {
+    for batch_size in [1, 3, 8, 70] {
         let survey = surveyed(&dataset, batch_size);
         for weights in [[1.0, 1.0, 1.0], [0.9, 0.05, 0.05], [0.1, 0.2, 0.7], [60.0, 5.0, 1.0]] {
             let mixture = Mixture::new(&[60, 5, 1], &weights, Some(9));
             let planned = survey.limits_of_mixture(&mixture, batch_size);
             let batches = Batches::mixed(mixture, [].into(), batch_size);
             let mut most = Limits::default();
-            for number in 0..20 * batches.per_epoch() {
-                let sizes = batches.rows(number).iter().map(|row| survey.sizes[*row].tokens as usize).collect::<Vec<_>>();
+            for number in 0..12 * batches.per_epoch() {
+                let sizes =
+                    batches.rows(number).iter().map(|row| survey.sizes[*row].tokens as usize).collect::<Vec<_>>();
                 most.tokens = most.tokens.max(sizes.iter().sum());
                 most.rows = most.rows.max(sizes.len());
             }
             let of_text = Limits { tokens: planned.tokens, rows: planned.rows, ..Limits::default() };
             assert!(within(most, of_text), "{weights:?} by {batch_size}: {most:?} of {planned:?}");
             // The long row fills what it may and no more: without the bound on each dataset it would be planned for each row.
-            assert!(planned.tokens <= most.tokens + most.tokens / 3, "{weights:?} by {batch_size}: {most:?} of {planned:?}");
+            assert!(
+                planned.tokens <= most.tokens + most.tokens / 3,
+                "{weights:?} by {batch_size}: {most:?} of {planned:?}"
+            );
         }
         // Without weights the long row comes once.
         assert!(within(surveyed(&dataset, batch_size).limits, survey.limits));

@@ -23,7 +23,8 @@ pub(crate) mod paths {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-        let given = Given::deserialize(deserializer).map_err(|_| serde::de::Error::custom("expected a path, or a list of paths"))?;
+        let given = Given::deserialize(deserializer)
+            .map_err(|_| serde::de::Error::custom("expected a path, or a list of paths"))?;
         Ok(match given {
             Given::One(path) if path.as_os_str().is_empty() => Vec::new(),
             Given::One(path) => vec![path],

@@ -44,6 +44,10 @@ impl Recipe {
         }
         let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         let problem = format!("has {} for {}", count(given, "number"), count(datasets, "dataset"));
-        Err(wrong_but(name, problem, format!("give one for each `dataset`, in the same order: {}", self.dataset_words())))
+        Err(wrong_but(
+            name,
+            problem,
+            format!("give one for each `dataset`, in the same order: {}", self.dataset_words()),
+        ))
     }
 }

@@ -121,7 +121,8 @@ fn recipe(arguments: &cli::Check) -> Result<Recipe, Failure> {
         ("gradient-accumulation", Value::from(arguments.gradient_accumulation)),
         ("seed", Value::from(arguments.seed)),
     ];
-    settings.extend(arguments.dataset_weights.as_ref().map(|weights| ("dataset-weights", Value::from(weights.as_str()))));
+    settings
+        .extend(arguments.dataset_weights.as_ref().map(|weights| ("dataset-weights", Value::from(weights.as_str()))));
     settings.extend(arguments.max_samples.as_ref().map(|most| ("max-samples", Value::from(most.as_str()))));
     let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
     let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;

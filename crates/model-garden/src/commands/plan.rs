@@ -12,8 +12,8 @@ use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Preset};
 use garden_probe::MachineProbe;
 use garden_train::{
-    Advice, AvailableMemory, DatasetRows, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe,
-    RecipeError, RowShape, advise, loader_changes,
+    Advice, AvailableMemory, DatasetRows, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput,
+    Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 

@@ -29,7 +29,11 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     if arguments.row > rows {
         return Err(Failure {
             what: format!("there is no row {}", arguments.row),
-            causes: dataset.portions().iter().map(|of| format!("`{}` has {} rows", of.path.display(), of.rows)).collect(),
+            causes: dataset
+                .portions()
+                .iter()
+                .map(|of| format!("`{}` has {} rows", of.path.display(), of.rows))
+                .collect(),
             hint: None,
         });
     }

@@ -77,7 +77,9 @@ fn a_killed_run_with_weights_and_samples_goes_on_exactly() {
     let [whole, output] = ["whole", "out"].map(|name| scene.folder.join(name));
     let ended = scene.train(&whole, &flags);
     assert!(ended.status.success(), "{}", told(&ended));
-    for line in ["train.jsonl: 12 rows per epoch (50.0 %), drawn 12 of 24", "5 rows per epoch (20.8 %), 1 different row"] {
+    for line in
+        ["train.jsonl: 12 rows per epoch (50.0 %), drawn 12 of 24", "5 rows per epoch (20.8 %), 1 different row"]
+    {
         assert!(told(&ended).contains(line), "{line}: {}", told(&ended));
     }
     let in_step = || (5..STEPS - 1).contains(&losses(&output).len());
@@ -179,7 +181,11 @@ fn what_cannot_be_mixed_is_refused() {
     };
     let both: &[&Path] = &[&one, &two];
     refused(&[&one, &one], &[], &["is given twice", "hint: omit one of them"]);
-    refused(both, &["--dataset-weights", "1"], &["`dataset-weights` has 1 number for 2 datasets", "hint: give one for"]);
+    refused(
+        both,
+        &["--dataset-weights", "1"],
+        &["`dataset-weights` has 1 number for 2 datasets", "hint: give one for"],
+    );
     refused(both, &["--dataset-weights", "1,2,3"], &["has 3 numbers for 2 datasets"]);
     refused(both, &["--dataset-weights", "1,0"], &["`dataset-weights` has 0; a weight must be above 0"]);
     refused(both, &["--dataset-weights=-1,1"], &["`dataset-weights` has -1;"]);
@@ -188,7 +194,11 @@ fn what_cannot_be_mixed_is_refused() {
     refused(both, &["--max-samples", "0"], &["`max-samples` has 0; it must be at least 1"]);
     refused(both, &["--max-samples", "1,2,3"], &["`max-samples` has 3 numbers for 2 datasets"]);
     refused(both, &["--max-samples", "1.5"], &["`max-samples` cannot be \"1.5\""]);
-    refused(&[&one, &tiny], &["--dataset-weights", "99,1"], &["leaves `", "tiny/train.jsonl` no row in an epoch of 11 rows"]);
+    refused(
+        &[&one, &tiny],
+        &["--dataset-weights", "99,1"],
+        &["leaves `", "tiny/train.jsonl` no row in an epoch of 11 rows"],
+    );
     let held_out = ["--dataset-weights", "1,1", "--eval-split", "0.95"];
     refused(&[&one, &tiny], &held_out, &["none of whose rows is left to train on"]);
     // A second evaluation dataset is not thrown away in silence.
@@ -196,7 +206,8 @@ fn what_cannot_be_mixed_is_refused() {
     refused(&[&one], &twice, &["'--eval-dataset <FILE|DIR>' cannot be used multiple times"]);
     let path = folder.join("weights.toml");
     std::fs::write(&path, "dataset-weights = [0.5, 0.5]\nbatch-tokens = 300\n").unwrap();
-    let words = ["train-vision", "--config", path.to_str().unwrap(), "--model", "testdata/tiny-model", "--output-dir", "x"];
+    let words =
+        ["train-vision", "--config", path.to_str().unwrap(), "--model", "testdata/tiny-model", "--output-dir", "x"];
     let datasets = ["--dataset", one.to_str().unwrap(), two.to_str().unwrap()];
     let ended = run(&[&words[..], &datasets].concat());
     assert!(told(&ended).contains("`dataset-weights` cannot be used with `batch-tokens`"), "{}", told(&ended));
@@ -248,9 +259,12 @@ fn targets_that_do_not_exist_are_refused_with_those_that_do() {
     let dataset = rows(&folder, "one", 4);
     let tried = |targets: &str| train(&[&dataset], &folder.join("out"), &["--dry-run", "--lora-targets", targets]);
     // One name among right ones was left out in silence, and the head has no adapter.
-    for (targets, unknown) in
-        [("q_proj,qproj", "qproj"), ("query_key_value", "query_key_value"), ("lm_head,q_proj", "lm_head"), (".*nothing.*", ".*nothing.*")]
-    {
+    for (targets, unknown) in [
+        ("q_proj,qproj", "qproj"),
+        ("query_key_value", "query_key_value"),
+        ("lm_head,q_proj", "lm_head"),
+        (".*nothing.*", ".*nothing.*"),
+    ] {
         let ended = tried(targets);
         assert_eq!(ended.status.code(), Some(2), "{targets}: {}", told(&ended));
         let problem = format!("`lora-targets` has `{unknown}`, which matches no linear layer of the model");
@@ -259,7 +273,12 @@ fn targets_that_do_not_exist_are_refused_with_those_that_do() {
     }
     let ended = tried("(q_proj");
     assert!(told(&ended).contains("is not a regular expression"), "{}", told(&ended));
-    for targets in ["q_proj, v_proj", "all-linear", "attn.qkv,attn.proj,merger.mlp.0,merger.mlp.2,down_proj", ".*layers\\.1\\..*up_proj"] {
+    for targets in [
+        "q_proj, v_proj",
+        "all-linear",
+        "attn.qkv,attn.proj,merger.mlp.0,merger.mlp.2,down_proj",
+        ".*layers\\.1\\..*up_proj",
+    ] {
         let ended = tried(targets);
         assert!(ended.status.success(), "{targets}: {}", told(&ended));
     }
@@ -284,7 +303,10 @@ fn check_plan_preview_and_the_page_know_all_datasets() {
     assert_eq!((checked["rows"].as_u64(), per_epoch(&checked)), (Some(12), vec![3, 9]));
     assert_eq!(checked["datasets"][0]["stored"], 12);
     let text = told(&run(&check));
-    assert!(text.contains("one/train.jsonl: 3 rows per epoch (25.0 %), drawn 8 of 12, 8 different rows: each"), "{text}");
+    assert!(
+        text.contains("one/train.jsonl: 3 rows per epoch (25.0 %), drawn 8 of 12, 8 different rows: each"),
+        "{text}"
+    );
     let refused = run(&[&check[..5], &["--dataset-weights", "1"]].concat());
     assert!(told(&refused).contains("has 1 number for 2 datasets"), "{}", told(&refused));
     let plan = ["plan", "--model", "testdata/tiny-model", "--dataset", first, "--dataset", second, "--device", "cpu"];
@@ -297,7 +319,10 @@ fn check_plan_preview_and_the_page_know_all_datasets() {
     let seen = told(&run(&["preview", first, second, "--model", "testdata/tiny-model", "--row", "13"]));
     assert!(seen.contains("two/train.jsonl:1: ") && seen.contains("two 0?"), "{seen}");
     let beyond = told(&run(&["preview", first, second, "--model", "testdata/tiny-model", "--row", "17"]));
-    assert!(beyond.contains("one/train.jsonl` has 12 rows") && beyond.contains("two/train.jsonl` has 4 rows"), "{beyond}");
+    assert!(
+        beyond.contains("one/train.jsonl` has 12 rows") && beyond.contains("two/train.jsonl` has 4 rows"),
+        "{beyond}"
+    );
     let ended = trained(&[&one, &two], &output, &[&mixed[..], &["--format", "json"]].concat());
     let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(per_epoch(&told), [3, 9]);
@@ -310,7 +335,8 @@ fn check_plan_preview_and_the_page_know_all_datasets() {
     let recipe = std::fs::read_to_string(output.join("recipe.toml")).unwrap();
     assert!(recipe.contains("dataset = [") && recipe.contains("dataset-weights = [1.0, 3.0]"), "{recipe}");
     let again = folder.join("again");
-    let words = ["train-vision", "--config", output.join("recipe.toml").to_str().unwrap(), "--output-dir"].map(String::from);
+    let words =
+        ["train-vision", "--config", output.join("recipe.toml").to_str().unwrap(), "--output-dir"].map(String::from);
     let words: Vec<&str> = words.iter().map(String::as_str).chain([again.to_str().unwrap()]).collect();
     let ended = run(&words);
     assert!(ended.status.success());
