@@ -222,8 +222,8 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
-fn open_eval(path: &PathBuf, image_paths: Option<ImagePaths>) -> Result<(Rows, Dataset), Error> {
-    let of_split = |split: &str| Rows::of_split(std::slice::from_ref(path), split, image_paths);
+fn open_eval(path: &Path, image_paths: Option<ImagePaths>) -> Result<(Rows, Dataset), Error> {
+    let of_split = |split: &str| Rows::of_split(&[path.to_path_buf()], split, image_paths);
     for rows in [of_split("validation"), of_split("test")] {
         match rows.dataset() {
             Ok(dataset) => return Ok((rows, dataset)),

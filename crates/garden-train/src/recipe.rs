@@ -375,6 +375,10 @@ impl Recipe {
             };
             has_rows |= field.name == "batch-size";
             of_adapters = of_adapters.or_else(|| adapters::without_effect(&given, field.name, &value));
+            if field.name == "eval-dataset" && value.is_array() {
+                let hint = "join the files; `dataset` takes several";
+                return Err(wrong_but(&given, "takes one dataset", hint));
+            }
             if field.name == "lr-scheduler" {
                 wants_least = value.as_str() == Some("cosine_with_min_lr");
             }

@@ -130,6 +130,7 @@ fn lists_are_given_as_one_value_as_several_and_in_files() {
         ("dataset = []", "`dataset` is missing"),
         ("dataset = ['a', '']", "`dataset` is missing"),
         ("dataset = 3", "`dataset` cannot be 3"),
+        ("dataset = 'a'\neval-dataset = ['b', 'c']", "`eval-dataset` takes one dataset"),
         ("dataset = ['a', 'b']\ndataset-weights = 1", "`dataset-weights` has 1 number for 2 datasets"),
         ("dataset = ['a', 'b']\nmax-samples = [1, 2, 3]", "`max-samples` has 3 numbers for 2 datasets"),
         ("dataset = ['a', 'b']\nmax-samples = [1, 0]", "`max-samples` has 0"),

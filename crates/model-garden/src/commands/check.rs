@@ -78,17 +78,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let batch_size = arguments.batch_size as usize;
     let settings = SurveySettings { example: &example, batch_size, keeps_sizes: false, threads };
     let mut survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
-    let kept: Vec<usize> = survey.portions.iter().map(|portion| portion.kept).collect();
-    let mixture = recipe.dataset_weights.as_ref().map(|weights| Mixture::new(&kept, weights, None));
-    if let Some(mixture) = &mixture {
-        survey.limits = survey.limits_of_mixture(mixture, batch_size);
-    }
-    let rows: Vec<RowsOf> =
-        dataset.portions().iter().zip(&survey.portions).map(|(of, seen)| RowsOf::of(of, seen)).collect();
-    let datasets = DatasetRows::of(&arguments.datasets, &rows, &kept, mixture.as_ref());
-    if mixture.is_some() {
-        DatasetRows::refuse_never(&datasets).map_err(wrong_setting)?;
-    }
+    let datasets = mix(&recipe, &dataset, &mut survey)?;
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,
         index: dataset.index_bytes() as u64,
@@ -108,6 +98,23 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
         false => text::write(&checked),
     })?;
     Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
+}
+
+/// What each dataset contributes. With weights, the largest micro-batch is that of the mixture.
+fn mix(recipe: &Recipe, dataset: &Dataset, survey: &mut Survey) -> Result<Vec<DatasetRows>, Failure> {
+    let kept: Vec<usize> = survey.portions.iter().map(|portion| portion.kept).collect();
+    let mixture = recipe.dataset_weights.as_ref().map(|weights| Mixture::new(&kept, weights, None));
+    if let Some(mixture) = &mixture {
+        survey.limits = survey.limits_of_mixture(mixture, recipe.batch_size);
+    }
+    let portions = dataset.portions().iter().zip(&survey.portions);
+    let rows: Vec<RowsOf> = portions.map(|(of, seen)| RowsOf::of(of, seen)).collect();
+    let datasets = DatasetRows::of(&recipe.datasets, &rows, &kept, mixture.as_ref());
+    // Bad rows are listed first: they may be all of a dataset.
+    if mixture.is_some() && survey.problem_count == 0 {
+        DatasetRows::refuse_never(&datasets).map_err(wrong_setting)?;
+    }
+    Ok(datasets)
 }
 
 /// The settings that decide which rows come, as training would have them; all else is as usual: LoRA on 16-bit weights.
