@@ -11,6 +11,7 @@ pub(crate) mod file;
 mod folder;
 pub(crate) mod free;
 mod hub;
+mod joined;
 mod json_file;
 mod model_files;
 mod order;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 pub(crate) use conversation::unnumbered;
 pub use hub::{cache as hub_cache, model_folder};
+pub use joined::{Portion, Source};
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
 pub use reach::ImagePaths;
@@ -53,6 +55,12 @@ pub struct Dataset {
     shards: Vec<Shard>,
     /// The cumulative number of rows, shard by shard.
     ends: Vec<usize>,
+    /// The files, as they were found.
+    files: Vec<PathBuf>,
+    /// The datasets that it was joined from; one, unless several were.
+    portions: Vec<Portion>,
+    /// The rows of the files that are its rows, ascending, where not all are.
+    drawn: Option<Vec<u32>>,
 }
 
 /// A file of rows.
@@ -92,7 +100,11 @@ impl Dataset {
             );
         }
         if !hub::is_name(&name) {
-            return Err(Error::dataset(path, "no such file or folder"));
+            let error = Error::dataset(path, "no such file or folder");
+            return Err(match joined::hint(&name) {
+                Some(hint) => error.with_hint(hint),
+                None => error,
+            });
         }
         let no_cache = || Error::dataset(path, "no such file or folder, and no hub cache, as HOME is not set");
         let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
@@ -116,12 +128,20 @@ impl Dataset {
             .collect();
         match ends.last() {
             None | Some(0) => Err(Error::dataset(path, "has no rows")),
-            Some(_) => Ok(Dataset { shards, ends }),
+            Some(rows) => {
+                let portions = vec![Portion { path: path.to_path_buf(), stored: *rows, rows: *rows }];
+                Ok(Dataset { shards, ends, files: files.to_vec(), portions, drawn: None })
+            }
         }
     }
 
     /// Number of rows.
     pub fn len(&self) -> usize {
+        self.drawn.as_ref().map_or_else(|| self.stored(), Vec::len)
+    }
+
+    /// Number of rows in the files.
+    fn stored(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
@@ -150,7 +170,7 @@ impl Dataset {
     /// Size of the index in bytes.
     pub fn index_bytes(&self) -> usize {
         let of = |shard: &Shard| if matches!(shard, Shard::Parquet(_)) { 0 } else { shard.len() * size_of::<Span>() };
-        self.shards.iter().map(of).sum()
+        self.shards.iter().map(of).sum::<usize>() + self.drawn.as_ref().map_or(0, |rows| size_of_val(rows.as_slice()))
     }
 
     /// The position of a row, without reading it: `train.jsonl:17`, or the row number in archives and tables.
@@ -165,6 +185,7 @@ impl Dataset {
 
     fn locate(&self, index: usize) -> (&Shard, usize) {
         assert!(index < self.len(), "row {index} of a dataset of {}", self.len());
+        let index = self.drawn.as_ref().map_or(index, |rows| rows[index] as usize);
         let shard = self.ends.partition_point(|end| *end <= index);
         let before = if shard == 0 { 0 } else { self.ends[shard - 1] };
         (&self.shards[shard], index - before)

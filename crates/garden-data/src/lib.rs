@@ -16,7 +16,7 @@ mod tokenizer;
 pub use dataset::file::read_picture;
 pub use dataset::free::{Json, Real};
 pub use dataset::record::{Record, StoredPicture};
-pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, hub_cache, model_folder};
+pub use dataset::{Ahead, Dataset, ImagePaths, Order, Portion, Prefetch, Source, hub_cache, model_folder};
 pub use error::Error;
 pub use example::boxes::{BoxFormat, BoxSettings, BoxSource, BoxUnit, Objects, RowBox, TextBoxes, WrittenBox};
 pub use example::keys::{COMMON_SHARE, KeyCounter};
@@ -30,6 +30,7 @@ pub use image::{
 };
 pub use loader::batches::{BatchSize, Batches};
 pub use loader::collate::Collator;
+pub use loader::mixture::Mixture;
 pub use loader::normalisation::Normalisation;
 pub use loader::{BadRow, Loader, LoaderBuffers, LoaderSettings, MicroBatch, SkippedRow};
 pub use preview::{Paint, Piece, PieceKind, Preview};
@@ -37,7 +38,7 @@ pub use processor::{PictureFile, Processor};
 pub use survey::tally::Tally;
 pub use survey::{
     Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, RowSize,
-    Survey, SurveySettings,
+    Survey, SurveySettings, SurveyedPortion,
 };
 pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};
 pub use tokenizer::{SpecialTokens, Tokenizer};

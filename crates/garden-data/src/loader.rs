@@ -6,6 +6,7 @@
 
 pub(crate) mod batches;
 pub(crate) mod collate;
+pub(crate) mod mixture;
 pub(crate) mod normalisation;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

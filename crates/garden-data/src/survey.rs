@@ -6,6 +6,7 @@
 
 mod distribution;
 mod largest_batch;
+mod portions;
 mod problem;
 mod row;
 pub(crate) mod tally;
@@ -19,9 +20,11 @@ use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
 use crate::loader::batches::Batches;
+use crate::loader::mixture::Mixture;
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
-use largest_batch::LargestBatch;
+use largest_batch::{LargestBatch, LargestRows};
+use portions::Portions;
 use row::{Fit, ReadRow, RowSurvey, SurveyedPicture, Surveyor};
 
 pub use largest_batch::RowSize;
@@ -89,6 +92,8 @@ pub struct Survey {
     pub sizes: Vec<RowSize>,
     /// Equal for equal rows in the same order.
     pub fingerprint: u64,
+    /// The datasets that it was joined from, in their order.
+    pub portions: Vec<SurveyedPortion>,
     /// Totals over the pictures of all readable rows.
     pub pictures: PictureTotals,
     /// Bytes of the largest stored row with its compressed pictures.
@@ -103,6 +108,22 @@ pub struct Survey {
     pub trained_tokens: Distribution,
     /// Pixels per picture, before resizing.
     pub pixels: Distribution,
+}
+
+/// Survey of one of several datasets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedPortion {
+    /// Number of rows.
+    pub rows: usize,
+    /// Rows that will be trained on.
+    pub kept: usize,
+    /// Number of bad rows.
+    pub bad: usize,
+    /// Tokens of the rows that will be trained on.
+    pub tokens: u64,
+    /// Equal for equal rows in the same order.
+    pub fingerprint: u64,
+    largest: LargestRows,
 }
 
 /// A duplicate row.
@@ -169,7 +190,8 @@ impl Survey {
         let looker = Surveyor { dataset, processor, config, settings: settings.example };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
         let most = LargestBatch::new(settings.batch_size);
-        let mut sum = Sum { most, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
+        let portions = Portions::of(dataset, settings.batch_size);
+        let mut sum = Sum { most, portions, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
         std::thread::scope(|scope| {
             // Each thread takes every n-th run of rows and has its own queue: read in turn, the queues give the rows in order.
             let looker = &looker;
@@ -199,6 +221,12 @@ impl Survey {
 }
 
 impl Survey {
+    /// Limits of the largest micro-batch that a mixture of the datasets can produce.
+    pub fn limits_of_mixture(&self, mixture: &Mixture, batch_size: usize) -> Limits {
+        let largest: Vec<LargestRows> = self.portions.iter().map(|portion| portion.largest.clone()).collect();
+        LargestBatch::limits_of_mixed(&largest, &mixture.most_in(batch_size), batch_size)
+    }
+
     /// Limits of the largest of these micro-batches; needs the sizes of rows.
     pub fn limits_of(&self, batches: &Batches) -> Limits {
         let of_batch = |number: usize| {
@@ -216,6 +244,7 @@ impl Survey {
 struct Sum {
     survey: Survey,
     most: LargestBatch,
+    portions: Portions,
     keeps_sizes: bool,
     /// One per row; meaningless for a row that could not be read.
     fingerprints: Vec<u64>,
@@ -229,6 +258,7 @@ impl Sum {
         if self.keeps_sizes {
             survey.sizes.push(surveyed.size());
         }
+        self.portions.add(&surveyed);
         let bad = match surveyed {
             RowSurvey::Unread(problem) => {
                 self.fingerprints.push(0);
@@ -300,11 +330,10 @@ impl Sum {
     }
 
     fn finish(self) -> Survey {
-        let Sum { mut survey, most, fingerprints, .. } = self;
+        let Sum { mut survey, most, portions, fingerprints, .. } = self;
         survey.limits = most.limits();
-        let mut made = Fingerprint::default();
-        fingerprints.iter().for_each(|row| made.number(*row));
-        survey.fingerprint = made.value();
+        survey.portions = portions.finish(&fingerprints);
+        survey.fingerprint = Fingerprint::of_numbers(&fingerprints);
         let mut duplicates = duplicates(&fingerprints, &survey.left_out);
         survey.duplicate_count = duplicates.len();
         duplicates.truncate(KEPT_PROBLEMS);

@@ -12,6 +12,7 @@ pub(crate) mod pass;
 pub(crate) mod patches;
 pub(crate) mod rotary;
 pub(crate) mod swiglu;
+pub(crate) mod targets;
 pub(crate) mod vision;
 pub(crate) mod windows;
 

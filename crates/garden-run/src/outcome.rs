@@ -150,6 +150,7 @@ impl RunOutcome<'_> {
             "seconds": record.seconds(),
             "steps": record.job.steps(),
             "rows": record.job.train.used(),
+            "datasets": record.job.datasets(),
             "result": record.end,
             "evaluations": self.first_and_best().map(|(first, last)| json!({"first": first, "last": last})),
             "is_worse_than_before": record.better_start().is_some(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use garden_guard::Summary;
 use garden_memory::{Verdict, elapsed, grouped, short_time};
 use garden_report::{Block, News, Page, Section, json_text};
-use garden_train::{EvalReport, FIELDS, Field, Recipe};
+use garden_train::{DatasetRows, EvalReport, FIELDS, Field, Recipe};
 use serde_json::{Value, json};
 
 use crate::answers::exhibits;
@@ -25,13 +25,12 @@ pub fn page(record: &RunRecord, command: Option<String>) -> Page {
     sections.extend(left_out(record));
     sections.extend(memory(record, judged.as_ref()));
     sections.extend(record.guard.as_ref().filter(|summary| summary.attempts.len() > 1).map(guarded));
+    sections.extend(datasets(record));
     sections.push(recipe(&record.job.recipe));
     let (word, news) = outcome(record);
     let recipe = &record.job.recipe;
-    let mut environment = vec![
-        ("base model".to_string(), recipe.base_model.clone()),
-        ("dataset".to_string(), recipe.dataset.display().to_string()),
-    ];
+    let mut environment =
+        vec![("base model".to_string(), recipe.base_model.clone()), ("dataset".to_string(), recipe.dataset_words())];
     if let Some(judged) = judged {
         environment.extend(judged.environment);
         notes.extend(judged.notes);
@@ -79,6 +78,7 @@ fn told(record: &RunRecord) -> Value {
         "seconds": record.seconds(),
         "steps": record.last_step(),
         "rows": record.job.train.used(),
+        "datasets": record.job.datasets(),
         "result": record.end,
         "evaluations": record.evaluations,
         "left_out": record.left_out,
@@ -263,6 +263,22 @@ pub fn settings(recipe: &Recipe) -> Vec<Setting> {
         default: usual.setting(field.name),
     };
     FIELDS.iter().map(setting).collect()
+}
+
+/// What came of which dataset, where that is not all of one.
+fn datasets(record: &RunRecord) -> Option<Section> {
+    let datasets = record.job.datasets();
+    if !DatasetRows::are_mixed(&datasets) {
+        return None;
+    }
+    let header = ["dataset", "rows per epoch", "share", "rows trained on", "rows stored"].map(Cow::from).to_vec();
+    let row = |rows: &DatasetRows| {
+        let counts = [rows.per_epoch, rows.used, rows.stored].map(grouped);
+        let [per_epoch, used, stored] = counts;
+        vec![rows.dataset.clone(), per_epoch, percent(rows.share), used, stored]
+    };
+    let rows = datasets.iter().map(row).collect();
+    Some(Section { title: "Datasets".into(), body: vec![Block::Table(header, rows)] })
 }
 
 fn recipe(recipe: &Recipe) -> Section {

@@ -15,6 +15,7 @@ use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::datasets::{self, RowsOf};
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
@@ -199,6 +200,9 @@ pub(crate) struct State {
     /// What the base model is, in one number. Checkpoints of earlier versions have none.
     #[serde(default)]
     pub base: Option<u64>,
+    /// Rows of each dataset. Checkpoints of earlier versions have none: they were made with one dataset.
+    #[serde(default)]
+    pub portions: Vec<RowsOf>,
     /// Where it was computed.
     #[serde(default)]
     pub device: DeviceKind,
@@ -294,7 +298,8 @@ fn write(
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
     let (contents, base) = (Some(job.train.fingerprint), job.base_fingerprint);
     let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
-    let state = State { progress, recipe, rows, contents, base, device, files };
+    let portions = job.train.portions.clone();
+    let state = State { progress, recipe, rows, contents, base, portions, device, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -481,7 +486,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         }
         // Rows and the base model are known by their contents, which are compared below; an adapter by what its folder holds.
         let has_moved = match *name {
-            "dataset" => state.contents.is_some() && old.is_string() && value.is_string(),
+            "dataset" => state.contents.is_some() && datasets::is_same_division(&state.portions, job),
             "model" if state.base.is_some() => true,
             "model" | "adapter" => is_moved(old, value),
             _ => false,
@@ -489,11 +494,11 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         if *on_resume == OnResume::Fixed && !has_moved {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
-                problem: format!("it was made with `{name}` {old}, not {value}"),
+                problem: format!("it was made with `{name}` {}, not {}", shown(old), shown(value)),
                 hint: Some(format!("resume with the old `{name}`, or start over in another `output-dir`")),
             });
         }
-        changed.push(format!("`{name}` from {old} to {value}"));
+        changed.push(format!("`{name}` from {} to {}", shown(old), shown(value)));
     }
     if state.device != job.device {
         let name = |device| match device {
@@ -517,8 +522,12 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: format!(
-                "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
-                state.rows.all, state.rows.left_out, rows.all, rows.left_out
+                "its dataset had {} rows, {} of them unused; now it has {}, {} unused{}",
+                state.rows.all,
+                state.rows.left_out,
+                rows.all,
+                rows.left_out,
+                datasets::changed(&state.recipe, &state.portions, job)
             ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         });
@@ -526,7 +535,10 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     match state.contents {
         Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: "its dataset had different rows, or another order".into(),
+            problem: format!(
+                "its dataset had different rows, or another order{}",
+                datasets::changed(&state.recipe, &state.portions, job)
+            ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         }),
         Some(_) => Ok(changed),
@@ -552,6 +564,11 @@ fn compare_base(path: &Path, state: &State, job: &Job, changed: &mut Vec<String>
         }
         _ => Ok(()),
     }
+}
+
+/// A value of a setting in words.
+fn shown(value: &Value) -> String {
+    if value.is_null() { "none".to_string() } else { value.to_string() }
 }
 
 /// A name beside that of a checkpoint that is never taken for one.
@@ -644,6 +661,7 @@ mod tests {
             rows: RowCounts { all: 1, left_out: 0 },
             contents: None,
             base: None,
+            portions: Vec::new(),
             device: DeviceKind::Cpu,
             files,
         };

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use garden_data::Problem;
 use garden_memory::Bytes;
 
+use crate::recipe::RecipeError;
+
 /// Which rows something is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
@@ -118,6 +120,8 @@ pub enum Error {
         /// Tokens of a micro-batch.
         tokens: usize,
     },
+    /// A setting does not go with the model.
+    Recipe(RecipeError),
     /// There is nothing to train.
     Empty(String),
 }
@@ -185,6 +189,7 @@ impl Error {
                     .into(),
             ),
             Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::Recipe(error) => error.hint.clone(),
             Error::Busy { .. } => Some(
                 "wait until it ends (Ctrl-C, or SIGTERM to that process, makes it save and exit), or use another `output-dir`"
                     .into(),
@@ -266,6 +271,7 @@ impl fmt::Display for Error {
             Error::LongerThanBatch { place, length, tokens } => {
                 write!(f, "`{place}` has {length} tokens; a micro-batch holds at most {tokens} (`batch-tokens`)")
             }
+            Error::Recipe(error) => error.fmt(f),
             Error::Empty(problem) => f.write_str(problem),
         }
     }

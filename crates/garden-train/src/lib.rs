@@ -4,6 +4,7 @@
 
 mod base;
 mod checkpoint;
+mod datasets;
 mod error;
 mod evaluation;
 mod gpu;
@@ -24,6 +25,7 @@ mod tensorboard;
 mod trainer;
 
 pub use checkpoint::{Best, LossWindow, Progress, check_resume, has_checkpoints, newest, recover};
+pub use datasets::{DatasetRows, RowsOf};
 pub use error::{Error, Split};
 pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
 pub use gpu::{Gpu, GpuLook};

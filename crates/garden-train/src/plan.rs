@@ -108,7 +108,7 @@ impl<'a> PlanInput<'a> {
         driver_bytes: Option<u64>,
     ) -> PlanInput<'a> {
         let (job, surveys) = (&prepared.job, || std::iter::once(&prepared.train).chain(&prepared.eval));
-        let datasets = std::iter::once(&job.recipe.dataset).chain(&job.recipe.eval_dataset);
+        let datasets = job.recipe.datasets.iter().chain(&job.recipe.eval_dataset);
         PlanInput {
             recipe: &job.recipe,
             config: &prepared.config,

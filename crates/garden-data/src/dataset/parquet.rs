@@ -76,6 +76,16 @@ impl Parquet {
         self.rows
     }
 
+    pub(crate) fn readers(&self) -> &Readers {
+        &self.readers
+    }
+
+    /// Takes its readers from those of another dataset with so many files, which it comes behind.
+    pub(crate) fn join(&mut self, readers: &Readers, files: usize) {
+        self.readers = readers.clone();
+        self.number += files;
+    }
+
     pub(crate) fn place(&self, index: usize) -> String {
         format!("{}:{}", self.stored.path.display(), index + 1)
     }

@@ -8,6 +8,7 @@ mod examples;
 mod files;
 mod loader;
 mod memory;
+mod mixing;
 mod oracle;
 mod pictures;
 mod processor;

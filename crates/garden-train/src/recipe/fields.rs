@@ -17,6 +17,8 @@ pub struct Field {
     pub help: &'static str,
     /// What becomes of a change of it when a run goes on from a checkpoint.
     pub on_resume: OnResume,
+    /// Whether it may have several values.
+    pub is_list: bool,
     /// Whether it says where things are on a machine, or how a machine is used, and nothing about the result.
     pub is_local: bool,
     /// Who sets it where a server runs jobs for others.
@@ -62,6 +64,10 @@ impl Field {
         Field { most_of_client: Some(most), ..self }
     }
 
+    const fn listed(self) -> Field {
+        Field { is_list: true, ..self }
+    }
+
     const fn servers(self) -> Field {
         Field { owner: Owner::Server, ..self }
     }
@@ -99,6 +105,7 @@ const fn field(
         heading,
         help,
         on_resume: OnResume::Told,
+        is_list: false,
         is_local: false,
         owner: Owner::Client,
         most_of_client: None,
@@ -119,8 +126,22 @@ pub const FIELDS: &[Field] = &[
         "dataset",
         "FILE|DIR",
         &["dataset-name", "train-file"],
-        "Training data: a file, a folder, or the name of a dataset in the local cache",
-    ).fixed().local().servers(),
+        "Training data: a file, a folder, or the name of a dataset in the local cache; repeat for more, whose rows are shuffled together",
+    ).fixed().local().servers().listed(),
+    field(
+        JOB,
+        "dataset-weights",
+        "W,W,...",
+        &["interleave-probs", "interleave-prob"],
+        "Share of each dataset in the rows of an epoch, such as 0.7,0.3 [default: all rows of all datasets]",
+    ).fixed().servers().listed(),
+    field(
+        JOB,
+        "max-samples",
+        "N[,N...]",
+        &["max-train-samples"],
+        "Draw at most N rows of each dataset, by the seed [default: all rows]",
+    ).fixed().servers().listed(),
     field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Evaluation data").local().servers(),
     field(JOB, "eval-split", "SHARE", &[], "Hold out this share of the dataset for evaluation instead").fixed(),
     field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local().servers(),

@@ -23,9 +23,9 @@ Examples:
 /// Arguments of `model-garden check`.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// A file, a folder, or the name of a dataset in the hub's local cache.
-    #[arg(value_name = "DATASET")]
-    pub dataset: PathBuf,
+    /// A file, a folder, or the name of a dataset in the hub's local cache; several are checked as they would be trained together.
+    #[arg(value_name = "DATASET", required = true)]
+    pub datasets: Vec<PathBuf>,
 
     /// Model folder, or the name of a model in the local Hugging Face cache.
     #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
@@ -34,6 +34,18 @@ pub struct Check {
     /// Split of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
+
+    /// Share of each dataset in the rows of an epoch, such as 0.7,0.3 [default: all rows of all datasets].
+    #[arg(long, value_name = "W,W,...")]
+    pub dataset_weights: Option<String>,
+
+    /// Check only the N rows of each dataset that training with the same --max-samples and --seed draws [default: all rows].
+    #[arg(long, value_name = "N[,N...]")]
+    pub max_samples: Option<String>,
+
+    /// Seed of the rows that --max-samples draws.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
 
     /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]

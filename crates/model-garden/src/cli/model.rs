@@ -128,9 +128,9 @@ Examples:
 /// Arguments of `model-garden preview`.
 #[derive(Debug, Args)]
 pub struct Preview {
-    /// A file, a folder, or the name of a dataset in the hub's local cache.
-    #[arg(value_name = "DATASET")]
-    pub dataset: PathBuf,
+    /// A file, a folder, or the name of a dataset in the hub's local cache; rows of several are counted on from one to the next.
+    #[arg(value_name = "DATASET", required = true)]
+    pub datasets: Vec<PathBuf>,
 
     /// Model folder, or the name of a model in the local Hugging Face cache.
     #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, TemplateFile};
 use garden_files::{is_same, lies_in, real};
+use garden_train::DatasetRows;
 
 use crate::failure::Failure;
 
@@ -63,6 +64,19 @@ impl Outcome {
 fn folder_of(model: &Path) -> Result<PathBuf, Failure> {
     garden_data::model_folder(&model.to_string_lossy())
         .map_err(|error| Failure::of(format!("cannot use `{}`", model.display()), &error))
+}
+
+/// Datasets by their paths.
+fn datasets_named(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<String>>().join(" and ")
+}
+
+/// What each dataset contributes, in a line each; nothing where that is all rows of one.
+fn datasets_words(datasets: &[DatasetRows]) -> String {
+    match DatasetRows::are_mixed(datasets) {
+        true => datasets.iter().map(|rows| format!("dataset {}: {}\n", rows.dataset, rows.words())).collect(),
+        false => String::new(),
+    }
 }
 
 /// The memory that is free for this program, if that can be told.

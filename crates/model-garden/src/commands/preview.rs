@@ -1,11 +1,11 @@
 //! `model-garden preview`: rows of a dataset as the model sees them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
     BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level,
-    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, SystemPrompt, WrittenBox, drawn_png,
+    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, Source, SystemPrompt, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
 
@@ -21,13 +21,19 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     let mut processor = Processor::open_with(&model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
-    let dataset = Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths)
-        .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
+    let source = |path: &PathBuf| Source { path: path.clone(), split: arguments.split.clone(), most: None };
+    let sources: Vec<Source> = arguments.datasets.iter().map(source).collect();
+    let dataset = Dataset::open_all(&sources, arguments.image_paths, 0)
+        .map_err(|error| failure(format!("cannot use {}", super::datasets_named(&arguments.datasets)), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {
         return Err(Failure {
             what: format!("there is no row {}", arguments.row),
-            causes: vec![format!("`{}` has {rows} rows", arguments.dataset.display())],
+            causes: dataset
+                .portions()
+                .iter()
+                .map(|of| format!("`{}` has {} rows", of.path.display(), of.rows))
+                .collect(),
             hint: None,
         });
     }

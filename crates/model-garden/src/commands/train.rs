@@ -272,6 +272,7 @@ fn train(
         BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
     };
     printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
+    super::datasets_words(&job.datasets()).lines().for_each(|line| printer.say(line));
     let config = GuardConfig { goes_on, ..config(&prepared, &job_path, state)? };
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);

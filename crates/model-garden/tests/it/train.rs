@@ -344,7 +344,7 @@ fn what_cannot_work_is_told_at_once() {
     };
     refused(&["--full", "--load-in-4bit"], "cannot be used with");
     refused(&["--batch-size", "0"], "`batch-size` is 0");
-    refused(&["--lora-targets", "nothing_like_it"], "matches the adapter's targets");
+    refused(&["--lora-targets", "nothing_like_it"], "has `nothing_like_it`, which matches no linear layer");
     refused(&["--eval-split", "0.99"], "leaves none to train on");
     refused(&["--max-length", "3"], "10 of 10 rows cannot be used");
     refused(&["--config", "nowhere.toml"], "cannot use the recipe `nowhere.toml`");

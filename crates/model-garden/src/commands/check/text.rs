@@ -26,6 +26,7 @@ pub(super) fn write(checked: &Checked) -> String {
     if let Some(time) = &checked.step_time {
         text += &format!("{}\n", time.sentence());
     }
+    text += &crate::commands::datasets_words(&checked.datasets);
     text += &problems(survey);
     text += &ignored(survey);
     text += &boxes(survey);

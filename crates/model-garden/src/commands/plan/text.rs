@@ -14,6 +14,7 @@ pub(super) fn write(answer: &Answer) -> String {
     if let Some(time) = &answer.step_time {
         text += &format!("{}\n", time.sentence());
     }
+    text += &crate::commands::datasets_words(&answer.rows.datasets);
     text += "\n";
     text += &table(&answer.plan);
     if let Some(advice) = &answer.advice {
