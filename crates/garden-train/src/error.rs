@@ -146,10 +146,10 @@ impl Error {
                     .into(),
             ),
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
-            Error::BadRows { .. } => Some(
-                "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
-                 `--on-long-row drop` or `shrink` handles those that are too long"
-                    .into(),
+            Error::BadRows { problems, .. } => Some(
+                problems.first().and_then(|first| first.hint.as_ref()).map_or_else(String::new, |hint| format!("{hint}; "))
+                    + "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
+                 `--on-long-row drop` or `shrink` handles those that are too long",
             ),
             Error::NoMetric { .. } => Some("choose another `metric-for-best-model`, or other rows to evaluate on".into()),
             Error::LongerThanBatch { length, tokens, .. } => Some(format!(

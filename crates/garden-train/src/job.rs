@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
-    Processor, SelectiveLoss, SystemPrompt, TemplateFile,
+    Ahead, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, LengthLimit,
+    LoaderSettings, Processor, SelectiveLoss, SystemPrompt, TemplateFile,
 };
 use garden_model::{
     FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
@@ -29,6 +29,9 @@ pub struct Rows {
     /// Files that the rows may name.
     #[serde(default)]
     pub image_paths: Option<ImagePaths>,
+    /// What the recipe says about fields.
+    #[serde(default)]
+    pub names: FieldNames,
     /// Rows that it has.
     pub rows: usize,
     /// Those of them that are not used, ascending.
@@ -48,7 +51,7 @@ impl Rows {
 
     /// Opens the dataset.
     pub fn dataset(&self) -> Result<Dataset, garden_data::Error> {
-        Dataset::open_with(&self.path, &self.split, self.image_paths)
+        Dataset::open_named(&self.path, &self.split, self.image_paths, &self.names)
     }
 
     pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
@@ -288,6 +291,14 @@ impl Recipe {
         images.max_pixels = self.max_pixels.unwrap_or(images.max_pixels);
         // A model's own lower bound gives way to an upper bound that somebody asked for.
         images.min_pixels = self.min_pixels.unwrap_or(images.min_pixels.min(images.max_pixels));
+    }
+
+    /// What is said about fields of rows.
+    pub fn names(&self) -> FieldNames {
+        FieldNames {
+            meanings: self.field.clone().unwrap_or_default(),
+            ignored: self.ignore_field.clone().unwrap_or_default(),
+        }
     }
 
     /// How far rows are read ahead.

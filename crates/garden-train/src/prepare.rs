@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
+    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, read_adapter};
@@ -73,7 +73,8 @@ impl Prepared {
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
-        let opened = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths).map_err(Error::from);
+        let opened =
+            Dataset::open_named(&recipe.dataset, "train", recipe.image_paths, &recipe.names()).map_err(Error::from);
         let dataset = opened.map_err(Error::of(Split::Train))?;
         let train = looker.look(&dataset, recipe.batch(), progress).map_err(Error::of(Split::Train))?;
         let mut index_bytes = dataset.index_bytes();
@@ -85,6 +86,7 @@ impl Prepared {
                 path: recipe.dataset.clone(),
                 split: "train".into(),
                 image_paths: recipe.image_paths,
+                names: recipe.names(),
                 rows: train.rows,
                 left_out: train.left_out.clone(),
                 fingerprint: train.fingerprint,
@@ -99,7 +101,7 @@ impl Prepared {
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         if let Some(path) = &recipe.eval_dataset {
-            let (split, dataset) = open_eval(path, recipe.image_paths).map_err(Error::of(Split::Eval))?;
+            let (split, dataset) = open_eval(path, &recipe).map_err(Error::of(Split::Eval))?;
             let survey = looker.look(&dataset, recipe.eval_batch(), progress).map_err(Error::of(Split::Eval))?;
             index_bytes += dataset.index_bytes();
             notes.extend(notes_of(&survey, &dataset));
@@ -110,7 +112,8 @@ impl Prepared {
             }
             let (path, image_paths) = (path.clone(), recipe.image_paths);
             let (rows, lengths) = (survey.rows, Vec::new());
-            job.eval = Some(Rows { path, split, image_paths, rows, left_out, fingerprint, lengths });
+            let names = recipe.names();
+            job.eval = Some(Rows { path, split, image_paths, names, rows, left_out, fingerprint, lengths });
             eval = Some(survey);
         } else if let Some(share) = recipe.eval_split.filter(|share| *share > 0.0) {
             let held_out = hold_out(&job.train, share, recipe.seed)?;
@@ -180,7 +183,7 @@ impl Looker<'_> {
             BatchSize::Rows(rows) => (rows, false),
             BatchSize::Tokens(_) => (1, true),
         };
-        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, threads };
+        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, decodes: false, threads };
         let rows = dataset.len();
         let survey = Survey::of(dataset, self.processor, self.config, settings, |done| progress(done, rows));
         let usable = survey.rows - survey.left_out.len();
@@ -210,6 +213,7 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
         notes.push(format!("{least}{more} more unused fields; `model-garden check` lists them"));
     }
     notes.extend(survey.tally.box_words());
+    notes.extend(survey.picture_words());
     if let Some(first) = survey.empty_answers.first() {
         let place = dataset.place(*first as usize);
         notes.push(format!(
@@ -221,15 +225,16 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
-fn open_eval(path: &Path, paths: Option<ImagePaths>) -> Result<(String, Dataset), Error> {
+fn open_eval(path: &Path, recipe: &Recipe) -> Result<(String, Dataset), Error> {
+    let open = |split: &str| Dataset::open_named(path, split, recipe.image_paths, &recipe.names());
     for split in ["validation", "test"] {
-        match Dataset::open_with(path, split, paths) {
+        match open(split) {
             Ok(dataset) => return Ok((split.to_string(), dataset)),
             Err(garden_data::Error::NoSplit { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(("train".to_string(), Dataset::open_with(path, "train", paths)?))
+    Ok(("train".to_string(), open("train")?))
 }
 
 /// Rows that are taken out of training, ascending.

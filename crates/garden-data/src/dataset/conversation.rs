@@ -2,7 +2,7 @@
 //!
 //! | format | fields |
 //! | --- | --- |
-//! | question and answer | `prompt` or `text` or `question`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system` |
+//! | question and answer | `prompt`, `text`, `question` or `query`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system`, `history` |
 //! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight`, `refusal` |
 //! | ShareGPT, LLaVA, LLaMA-Factory | `conversations` with `from` and `value`; `system`, `tools`; calls as messages by `function_call` |
 //! | TRL | `prompt` and `completion` as lists of messages |
@@ -11,11 +11,14 @@
 //!
 //! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or where a part has type `image` and no
 //! picture of its own; without such places they go before the first user message. Nothing is loaded before all of that is consistent.
-//! Unsupported fields are refused by name, other fields of a message go to the chat template, and unused fields are reported:
-//! nothing is dropped silently.
+//! Unsupported fields are refused by name, and so are unused ones that would change what is learnt (`suspect.rs`); other fields of a message go to the
+//! chat template, and other unused fields are reported: nothing is dropped silently.
 
 use super::calls::{Nulls, Reader};
+use super::convert::known_export;
+use super::field_names::FieldNames;
 use super::picture::{Beside, Found, PictureField};
+use super::suspect::{Looks, looks_like, name_looks_like};
 use super::value::{Object, Value, shortened};
 use crate::dataset::free::{Json, Real};
 use crate::dataset::record::Record;
@@ -27,20 +30,42 @@ use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 
 const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
+/// Qwen-VL's way to name a picture in a text.
+const TAG_START: &str = "<img>";
+const TAG_END: &str = "</img>";
+/// Placeholders of other models, which mean nothing here.
+const OTHER_PLACEHOLDERS: [&str; 7] = [
+    "<|image|>",
+    "<start_of_image>",
+    "<image_soft_token>",
+    "<image_placeholder>",
+    "<ImageHere>",
+    "<IMG_CONTEXT>",
+    "[IMG]",
+];
+/// What templates write where pictures and videos are shown.
+const PICTURE_TOKENS: [&str; 4] = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"];
 const INSTRUCTION: &str = "instruction";
-pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION];
+pub(crate) const PROMPTS: [&str; 5] = ["prompt", "text", "question", "query", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
-const PICTURES: [&str; 3] = ["images", "image", "file_name"];
+/// What a picture shows, that is, an answer; img2dataset writes it under both names.
+const CAPTIONS: [&str; 2] = ["caption", "txt"];
+/// `jpg` is img2dataset's column, `file_names` that of a folder of pictures with several per row.
+pub(crate) const PICTURES: [&str; 5] = ["images", "image", "file_name", "file_names", "jpg"];
+const SYSTEMS: [&str; 2] = ["system", "system_prompt"];
+const HISTORY: &str = "history";
 /// The field and the type of part of an answer that declines.
 const REFUSAL: &str = "refusal";
+/// Axolotl's flag of messages and parts that are trained.
+const TRAIN: &str = "train";
+const WEIGHTS: [&str; 4] = ["weight", "loss", "loss_scale", TRAIN];
 const LISTS: [&str; 2] = ["messages", "conversations"];
 /// Unsupported fields that change the meaning of a row, and what to do instead.
-const REFUSED: [(&str, &str, Option<&str>); 7] = [
+const REFUSED: [(&str, &str, Option<&str>); 6] = [
     ("video", "videos are not supported", None),
     ("videos", "videos are not supported", None),
     ("audio", "audio is not supported", None),
     ("audios", "audio is not supported", None),
-    ("history", "earlier turns besides the question are not supported", Some("write them as `messages`")),
     ("functions", "this older format is not supported", Some("use `tools` and `tool_calls`")),
     (
         "chat_template_kwargs",
@@ -50,16 +75,13 @@ const REFUSED: [(&str, &str, Option<&str>); 7] = [
 ];
 /// Whether a table column is read.
 pub(crate) fn is_known(column: &str) -> bool {
-    let others = ["system", "tools", "input", "objects", "caption"];
-    let refused = REFUSED.iter().map(|(name, ..)| name);
-    LISTS
-        .iter()
-        .chain(&PROMPTS)
-        .chain(&ANSWERS)
-        .chain(&PICTURES)
-        .chain(&others)
-        .chain(refused)
-        .any(|name| *name == column)
+    is_meaning(column) || REFUSED.iter().any(|(name, ..)| *name == column)
+}
+
+/// Whether a field of this name means something here.
+pub(crate) fn is_meaning(name: &str) -> bool {
+    let others = [HISTORY, "tools", "input", "objects"];
+    [&LISTS[..], &PROMPTS, &ANSWERS, &CAPTIONS, &PICTURES, &SYSTEMS, &others].concat().contains(&name)
 }
 
 /// The meaning of a `text` field without an answer.
@@ -97,9 +119,9 @@ struct Made<P> {
 
 impl<'a> Row<'a> {
     /// The conversation with its pictures loaded.
-    pub(crate) fn into_record(self) -> Result<Record, Error> {
+    pub(crate) fn into_record(self, names: &FieldNames) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let Made { messages, tools, fields, objects, pictures, .. } = self.read(|found| found.load())?;
+        let Made { messages, tools, fields, objects, pictures, .. } = self.read(names, |found| found.load())?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -108,10 +130,10 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation with only the headers of its pictures read.
-    pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
+    pub(crate) fn into_outline(self, names: &FieldNames, max_pixels: u64) -> Result<Outline, Error> {
         let (place, stored_bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
         let Made { messages, tools, fields, objects, pictures, mut ignored } =
-            self.read(|found| found.outline(max_pixels))?;
+            self.read(names, |found| found.outline(max_pixels))?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -121,21 +143,26 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation, with each picture processed by `make`.
-    fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
+    fn read<P>(self, names: &FieldNames, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
         let Row { place, value, beside, lone_text, nulls, .. } = self;
         let mut object = match value {
             Value::Object(object) => object,
             other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
         };
-        let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place) };
+        let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place, names) };
+        draft.ignored = names.leave_out("", &mut object);
+        draft.check_members(self.unread)?;
+        names.rename(place, &mut object)?;
         draft.refuse(&mut object)?;
         let of_row = row_pictures(place, &mut object)?;
+        draft.has_row_pictures = !of_row.is_empty();
         if let Some(tools) = object.take("tools") {
             draft.tools = draft.reader.tools("tools", tools)?;
         }
         match object.take_any(&LISTS) {
             Some((field, messages)) => {
                 draft.read_system(&mut object)?;
+                draft.has_no_history(field, &mut object)?;
                 draft.read_messages(field, messages, Weight::Usual)?;
                 draft.ends_with_answer(field)?;
                 draft.has_one_system(field)?;
@@ -146,7 +173,7 @@ impl<'a> Row<'a> {
             }
         }
         draft.read_objects(&mut object)?;
-        draft.leave("", object);
+        draft.leave("", object)?;
         draft.finish(of_row, beside, make)
     }
 }
@@ -164,10 +191,19 @@ impl Slot<'_> {
     }
 }
 
+/// The fields of a question, if there is one, and of its answer.
+type Pair<'a> = (Option<(&'static str, Value<'a>)>, (&'static str, Value<'a>));
+
+/// The field of a picture's missing question.
+const CAPTIONED: &str = "prompt";
+
 /// A conversation whose pictures are not read yet.
 struct Draft<'p, 'a> {
     place: &'p str,
+    names: &'p FieldNames,
     reader: Reader<'p>,
+    /// Whether pictures are given beside the conversation.
+    has_row_pictures: bool,
     messages: Vec<Message>,
     /// The row's field for each message.
     fields: Vec<String>,
@@ -179,10 +215,10 @@ struct Draft<'p, 'a> {
 }
 
 impl<'p, 'a> Draft<'p, 'a> {
-    fn new(place: &'p str) -> Draft<'p, 'a> {
+    fn new(place: &'p str, names: &'p FieldNames) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        let (messages, fields, tools, objects, slots, ignored) = Default::default();
-        Draft { place, reader, messages, fields, tools, objects, slots, ignored }
+        let (has_row_pictures, messages, fields, tools, objects, slots, ignored) = Default::default();
+        Draft { place, names, reader, has_row_pictures, messages, fields, tools, objects, slots, ignored }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
@@ -201,10 +237,62 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// Records the unused fields of an object.
-    fn leave(&mut self, inside: &str, object: Object<'a>) {
+    /// Records the unused fields of an object. Those that would change what is learnt are refused.
+    fn leave(&mut self, inside: &str, mut object: Object<'a>) -> Result<(), Error> {
+        let left_out = self.names.leave_out(inside, &mut object);
+        self.check_unused(inside, &object)?;
+        self.ignored.extend(left_out);
         let left = object.0.into_iter().filter(|(_, value)| *value != Value::Null);
         self.ignored.extend(left.map(|(name, _)| unnumbered(&format!("{inside}{name}"))));
+        Ok(())
+    }
+
+    /// Refuses members of archives that are not read and look like something to learn from.
+    fn check_members(&self, unread: &[String]) -> Result<(), Error> {
+        let looks = |name: &String| {
+            let part = name.strip_prefix('.')?.trim_end_matches(".txt");
+            name_looks_like(part).filter(|_| !self.names.ignores(name))
+        };
+        match unread.iter().find_map(|name| Some((name, looks(name)?))) {
+            None => Ok(()),
+            Some((name, looks)) => {
+                let hint = format!("put it into the row's `.json`; `--ignore-field {name}` trains without it");
+                let problem =
+                    format!("looks like {} and is not read: only `.json`, `.txt` and pictures are", looks.words());
+                Err(self.error(name, problem).with_hint(hint))
+            }
+        }
+    }
+
+    /// Refuses unused fields that look like something to learn from, unless a message says the same.
+    fn check_unused(&self, inside: &str, object: &Object<'a>) -> Result<(), Error> {
+        let found: Vec<(&str, &Value<'a>, Looks)> =
+            suspects(object).into_iter().filter(|(_, value, _)| !self.repeats(value)).collect();
+        let Some((first, value, looks)) = found.first() else { return Ok(()) };
+        let problem = format!("is {value}: it looks like {} and is not used", looks.words());
+        Err(self.error(&format!("{inside}{first}"), problem).with_hint(self.ways_out(inside, &found)))
+    }
+
+    /// Whether a text is that of a message.
+    fn repeats(&self, value: &Value<'a>) -> bool {
+        let Value::Text(text) = value else { return false };
+        self.messages.iter().any(|message| message.words().trim() == text.trim())
+    }
+
+    /// Flags by which unused fields are used or left out.
+    fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
+        let is_free = |looks: &Looks| match looks {
+            Looks::Picture => !self.has_row_pictures && self.slots.iter().all(|slot| slot.own.is_none()),
+            Looks::Question => self.messages.iter().any(|message| message.role == "user" && message.words().is_empty()),
+            Looks::System => self.messages.first().is_none_or(|first| first.role != "system"),
+            _ => false,
+        };
+        let usable = found.iter().filter(|(.., looks)| inside.is_empty() && is_free(looks));
+        let uses: Vec<String> =
+            usable.filter_map(|(name, _, looks)| Some(format!("{}={name}", looks.meaning()?))).collect();
+        let names: Vec<String> = found.iter().map(|(name, ..)| unnumbered(&format!("{inside}{name}"))).collect();
+        let without = format!("`--ignore-field {}` trains without it", quoted(&names.join(",")));
+        if uses.is_empty() { without } else { format!("`--field {}` uses it; {without}", quoted(&uses.join(","))) }
     }
 
     /// Refuses unsupported fields that would change the meaning of the row.
@@ -287,8 +375,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                 return Err(self.error(field, problem).with_hint("use one for each, in their order"));
             }
         }
-        self.leave("objects.", objects);
-        Ok(())
+        self.leave("objects.", objects)
     }
 
     /// A list, empty if missing.
@@ -320,10 +407,66 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 
     fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
-        let Some(system) = object.take("system").filter(|system| !system.is_empty()) else { return Ok(()) };
-        let text = self.text("system", system)?;
-        self.push("system", Message::text("system", &text));
+        let Some((field, system)) = object.take_any(&SYSTEMS).filter(|(_, system)| !system.is_empty()) else {
+            return Ok(());
+        };
+        let text = self.text(field, system)?;
+        self.push(field, Message::text("system", &text));
         Ok(())
+    }
+
+    fn has_no_history(&self, field: &str, object: &mut Object<'a>) -> Result<(), Error> {
+        match object.take(HISTORY).filter(|history| !history.is_empty()) {
+            None => Ok(()),
+            Some(history) => Err(self
+                .error(HISTORY, format!("is {history}: earlier turns beside `{field}`"))
+                .with_hint(format!("put them into `{field}`, or leave them out with `--ignore-field {HISTORY}`"))),
+        }
+    }
+
+    /// Earlier turns as pairs of question and answer. Their answers are trained, as in LLaMA-Factory and ms-swift.
+    fn read_history(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
+        let turns = self.list(HISTORY, object.take(HISTORY).filter(|history| !history.is_empty()))?;
+        for (number, turn) in turns.into_iter().enumerate() {
+            let field = format!("{HISTORY}[{number}]");
+            let pair: [Value<'a>; 2] = match self.list(&field, Some(turn))?.try_into() {
+                Ok(pair) => pair,
+                Err(list) => {
+                    let problem = format!("has {} elements, not a question and its answer", list.len());
+                    return Err(self.error(&field, problem));
+                }
+            };
+            let [question, answer] = pair;
+            let (asked, said) = (format!("{field}[0]"), format!("{field}[1]"));
+            let question = self.text(&asked, question)?;
+            let content = self.with_placeholders(&asked, &question)?;
+            self.push(&asked, Message::new("user", content));
+            let answer = self.text(&said, answer)?;
+            let answer = self.answer(&said, answer)?;
+            self.push(&said, Message::text("assistant", &answer));
+        }
+        Ok(())
+    }
+
+    /// The text of an answer.
+    fn answer(&self, field: &str, text: String) -> Result<String, Error> {
+        self.check_placeholders(field, &text)?;
+        if tagged(&text).next().is_some() {
+            let error = self.error(field, "names a picture in `<img>`: answers cannot show pictures");
+            return Err(error.with_hint("take the tag out, or put the picture into the question"));
+        }
+        Ok(text)
+    }
+
+    /// The text of a part, in which pictures are parts of their own.
+    fn part_text(&self, field: &str, speaker: Speaker, text: String) -> Result<String, Error> {
+        let text = self.answer(field, text)?;
+        if speaker != Speaker::Assistant && self.has_row_pictures && text.contains(PLACEHOLDER) {
+            let error =
+                self.error(field, "contains `<image>`, which is only a placeholder in messages that are one text");
+            return Err(error.with_hint("use a part `{\"type\": \"image\"}` where the picture goes"));
+        }
+        Ok(text)
     }
 
     fn has_one_system(&self, field: &str) -> Result<(), Error> {
@@ -337,36 +480,13 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 
     fn read_question(&mut self, object: &mut Object<'a>, lone_text: LoneText, has_pictures: bool) -> Result<(), Error> {
-        let names = object.names();
-        let prompt = object.take_any(&PROMPTS);
-        let answer = object.take_any(&ANSWERS).or_else(|| Some(("caption", object.take("caption")?)));
-        for (fields, first) in [(&PROMPTS[..], &prompt), (&ANSWERS[..], &answer)] {
-            if let (Some((first, _)), Some((second, _))) = (first, object.take_any(fields)) {
-                return Err(self.error(second, format!("means the same as `{first}`, and the row has both")));
-            }
-        }
-        let (prompt, answer) = match (prompt, answer) {
-            (None, Some((answer, _))) if !has_pictures => {
-                let error =
-                    self.error("prompt", format!("is missing: `{answer}` has no question; the row has {names}"));
-                return Err(error.with_hint("call the question `prompt`, `text`, `question` or `instruction`"));
-            }
-            (prompt, Some(answer)) => (prompt, answer),
-            (Some(("text", text)), None) if lone_text == LoneText::Caption => (None, ("text", text)),
-            (Some((prompt, _)), None) => {
-                let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
-                return Err(error.with_hint("call the answer `response`, `output`, `answer` or `completion`"));
-            }
-            (None, None) => {
-                let error = self.error("", format!("no conversation in this row: it has {names}"));
-                return Err(error.with_hint("rows need `messages`, `conversations`, or `prompt` and `response`"));
-            }
-        };
+        let (prompt, answer) = self.find_pair(object, lone_text, has_pictures)?;
         self.read_system(object)?;
+        self.read_history(object)?;
         match prompt {
             Some((field, prompt @ Value::List(_))) => self.read_messages(field, prompt, Weight::Prompt)?,
             prompt => {
-                let field = prompt.as_ref().map_or("prompt", |(field, _)| *field);
+                let field = prompt.as_ref().map_or(CAPTIONED, |(field, _)| *field);
                 let mut text = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
                 // Joined as in Alpaca.
                 if field == INSTRUCTION
@@ -386,10 +506,102 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
             (field, answer) => {
                 let answer = self.text(field, answer)?;
+                let answer = self.answer(field, answer)?;
                 self.push(field, Message::text("assistant", &answer));
             }
         }
         Ok(())
+    }
+
+    /// The fields of question and answer; only a picture needs no question.
+    fn find_pair(&self, object: &mut Object<'a>, lone_text: LoneText, has_pictures: bool) -> Result<Pair<'a>, Error> {
+        let names = object.names();
+        let prompt = self.take_one(object, &PROMPTS)?;
+        let answer = self.take_one(object, &ANSWERS)?;
+        let caption = if answer.is_none() { self.take_caption(object)? } else { None };
+        match (prompt, answer.or(caption)) {
+            (Some(("text", text)), Some((caption, said))) if CAPTIONS.contains(&caption) => {
+                if text == said {
+                    return Ok((None, (caption, said)));
+                }
+                let error = self.error(caption, "and `text` differ, and both could be the caption");
+                let hint = format!(
+                    "`--field question=text` if it is the question; `--ignore-field {caption}` or `--ignore-field text` leaves one out"
+                );
+                Err(error.with_hint(hint))
+            }
+            (None, Some((answer, _))) if !has_pictures => {
+                let error =
+                    self.error("prompt", format!("is missing: `{answer}` has no question; the row has {names}"));
+                let hint = "call the question `prompt`, `text`, `question` or `instruction`";
+                Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Question, Looks::Picture])))
+            }
+            (prompt, Some(answer)) => Ok((prompt, answer)),
+            (Some(("text", text)), None) if lone_text == LoneText::Caption => Ok((None, ("text", text))),
+            (Some((prompt, _)), None) => {
+                let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
+                let hint = "call the answer `response`, `output`, `answer` or `completion`";
+                Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Answer, Looks::Label])))
+            }
+            (None, None) => {
+                let error = self.error("", format!("no conversation in this row: it has {names}"));
+                let hint = "rows need `messages`, `conversations`, or `prompt` and `response`";
+                let looks = [Looks::Conversation, Looks::Question, Looks::Answer, Looks::Label];
+                Err(error.with_hint(
+                    known_export(object).map_or_else(|| self.with_candidates(hint, object, &looks), str::to_string),
+                ))
+            }
+        }
+    }
+
+    /// The only one of several fields with the same meaning.
+    fn take_one(
+        &self,
+        object: &mut Object<'a>,
+        fields: &[&'static str],
+    ) -> Result<Option<(&'static str, Value<'a>)>, Error> {
+        let first = object.take_any(fields);
+        match (&first, object.take_any(fields)) {
+            (Some((first, _)), Some((second, _))) => Err(both(self.place, first, second)),
+            _ => Ok(first),
+        }
+    }
+
+    /// The caption; two equal ones are one.
+    fn take_caption(&self, object: &mut Object<'a>) -> Result<Option<(&'static str, Value<'a>)>, Error> {
+        let first = object.take_any(&CAPTIONS);
+        match (&first, object.take_any(&CAPTIONS)) {
+            (Some((first, one)), Some((second, other))) if *one != other => Err(both(self.place, first, second)),
+            _ => Ok(first),
+        }
+    }
+
+    /// A hint, with the fields that might be what is missing.
+    fn with_candidates(&self, hint: &str, object: &Object<'a>, wanted: &[Looks]) -> String {
+        let suspects = suspects(object);
+        let is_text = |value: &Value<'a>| matches!(value, Value::Text(_));
+        let mut uses: Vec<(&str, &str)> = Vec::new();
+        for looks in wanted {
+            let fitting = || suspects.iter().filter(|(.., found)| found == looks);
+            let Some((name, ..)) = fitting().find(|(_, value, _)| is_text(value)).or_else(|| fitting().next()) else {
+                continue;
+            };
+            if let Some(meaning) = looks.meaning().filter(|meaning| !uses.iter().any(|(known, _)| known == meaning)) {
+                uses.push((meaning, name));
+            }
+        }
+        if uses.is_empty() {
+            return hint.to_string();
+        }
+        let is_other = |name: &&str| !is_meaning(name) && !uses.iter().any(|(_, used)| used == name);
+        let others = suspects.iter().map(|(name, ..)| *name).filter(is_other);
+        let others: Vec<&str> = others.collect();
+        let pairs: Vec<String> = uses.iter().map(|(meaning, name)| format!("{meaning}={name}")).collect();
+        let without = match &others[..] {
+            [] => String::new(),
+            others => format!(" --ignore-field {}", quoted(&others.join(","))),
+        };
+        format!("{hint}; if it is there by another name, say so: `--field {}{without}`", quoted(&pairs.join(",")))
     }
 
     fn read_messages(&mut self, field: &str, messages: Value<'a>, weight: Weight) -> Result<(), Error> {
@@ -461,6 +673,10 @@ impl<'p, 'a> Draft<'p, 'a> {
             Some(content) => self.read_content(&content_field, speaker, content)?,
         };
         let weight = self.read_weight(field, speaker, &mut message)?;
+        let inside = format!("{field}.");
+        let left_out = self.names.leave_out(&inside, &mut message);
+        self.ignored.extend(left_out);
+        self.check_unused(&inside, &message)?;
         let mut fields = Vec::new();
         for (name, value) in message.0 {
             if value != Value::Null {
@@ -526,24 +742,35 @@ impl<'p, 'a> Draft<'p, 'a> {
         true
     }
 
-    /// Whether an answer counts in the loss: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false).
+    /// Whether an answer counts in the loss: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false) and `loss_scale`, Axolotl's `train`.
     fn read_weight(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Weight, Error> {
-        if speaker.role() != "assistant" {
-            return Ok(Weight::Usual);
-        }
+        let is_answer = speaker.role() == "assistant";
         let mut weight = Weight::Usual;
-        for name in ["weight", "loss"] {
-            weight = match message.take(name) {
-                None => weight,
-                Some(Value::Integer(1) | Value::Bool(true)) => weight,
-                Some(Value::Integer(0) | Value::Bool(false)) => Weight::Zero,
-                Some(Value::Number(1.0)) => weight,
-                Some(Value::Number(0.0)) => Weight::Zero,
-                Some(other) => {
+        for name in WEIGHTS {
+            if self.names.ignores(&format!("{field}.{name}")) {
+                continue;
+            }
+            let Some(value) = message.take(name) else { continue };
+            let counts = match value {
+                Value::Integer(1) | Value::Bool(true) | Value::Number(1.0) => true,
+                Value::Integer(0) | Value::Bool(false) | Value::Number(0.0) => false,
+                other => {
                     let error = self.error(&format!("{field}.{name}"), format!("is {other}"));
                     return Err(error.with_hint("0: the message is not trained; 1: it is"));
                 }
             };
+            // Only Axolotl's flag has a meaning for messages that are not answers: they would be trained.
+            if !is_answer && counts && name == TRAIN {
+                let problem =
+                    format!("is true, but only answers are trained, and this message is from `{}`", speaker.role());
+                return Err(self.error(&format!("{field}.{name}"), problem).with_hint(format!(
+                    "`--ignore-field '{}'` trains answers alone, whatever their flags",
+                    unnumbered(&format!("{field}.{name}"))
+                )));
+            }
+            if is_answer && !counts {
+                weight = Weight::Zero;
+            }
         }
         Ok(weight)
     }
@@ -568,7 +795,9 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_content(&mut self, field: &str, speaker: Speaker, content: Value<'a>) -> Result<Content, Error> {
         match content {
             // The assistant's text is learnt verbatim.
-            Value::Text(text) if speaker == Speaker::Assistant => Ok(Content::Text(text.into_owned())),
+            Value::Text(text) if speaker == Speaker::Assistant => {
+                Ok(Content::Text(self.answer(field, text.into_owned())?))
+            }
             Value::Text(text) => self.with_placeholders(field, &text),
             Value::List(parts) => {
                 let mut read = Vec::with_capacity(parts.len());
@@ -587,7 +816,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_part(&mut self, field: &str, speaker: Speaker, part: Value<'a>) -> Result<Part, Error> {
         let mut part = match part {
             Value::Object(part) => part,
-            Value::Text(text) => return Ok(Part::Text(text.into_owned())),
+            Value::Text(text) => return Ok(Part::Text(self.part_text(field, speaker, text.into_owned())?)),
             other => return Err(self.error(field, format!("is {other}, not a part of a message"))),
         };
         let kind_field = format!("{field}.type");
@@ -598,7 +827,11 @@ impl<'p, 'a> Draft<'p, 'a> {
         let kind = self.text(&kind_field, kind)?;
         let read = match kind.as_str() {
             "text" => match part.take_any(&["text", "content"]) {
-                Some((name, text)) => Part::Text(self.text(&format!("{field}.{name}"), text)?),
+                Some((name, text)) => {
+                    let field = format!("{field}.{name}");
+                    let text = self.text(&field, text)?;
+                    Part::Text(self.part_text(&field, speaker, text)?)
+                }
                 None => return Err(self.error(&format!("{field}.text"), format!("is missing: the part has {names}"))),
             },
             REFUSAL if speaker == Speaker::Assistant => match part.take(REFUSAL) {
@@ -608,7 +841,8 @@ impl<'p, 'a> Draft<'p, 'a> {
                 }
             },
             "image" | "image_url" => {
-                let own = part.take_any(&["image_url", "image", "url", "path", "bytes"]);
+                let own = part.take_any(&["image_url", "image", "url", "path", "bytes", "base64", "source"]);
+                self.check_index(field, &mut part, own.is_some())?;
                 let own = own.map(|(name, value)| PictureField { field: format!("{field}.{name}"), value });
                 let bounds = self.read_bounds(field, &mut part)?;
                 self.slots.push(Slot { own, bounds });
@@ -619,8 +853,19 @@ impl<'p, 'a> Draft<'p, 'a> {
                 return Err(error.with_hint("use `text`, `image_url` or `image`"));
             }
         };
-        self.leave(&format!("{field}."), part);
+        self.leave(&format!("{field}."), part)?;
         Ok(read)
+    }
+
+    /// Hugging Face's parts may number the row's picture that they show; other orders than that of the messages are not supported.
+    fn check_index(&self, field: &str, part: &mut Object<'a>, has_own: bool) -> Result<(), Error> {
+        let Some(index) = part.take("index").filter(|_| !has_own) else { return Ok(()) };
+        let next = self.slots.iter().filter(|slot| slot.own.is_none()).count();
+        if matches!(index, Value::Integer(index) if usize::try_from(index) == Ok(next)) {
+            return Ok(());
+        }
+        let problem = format!("is {index}, but this is the row's picture {next}, counted from 0");
+        Err(self.error(&format!("{field}.index"), problem).with_hint("sort `images` by their place in the messages"))
     }
 
     /// Bounds on the pixels of one picture, as in qwen-vl-utils.
@@ -644,10 +889,19 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// Text with a row picture at each placeholder. The line break next to a placeholder is removed with it.
+    /// Text with a row picture at each placeholder, and the picture named by each tag. The line break next to a placeholder is removed with it.
     fn with_placeholders(&mut self, field: &str, text: &str) -> Result<Content, Error> {
         if text.contains(VIDEO_PLACEHOLDER) {
             return Err(self.error(field, "shows a video (`<video>`): videos are not supported"));
+        }
+        self.check_placeholders(field, text)?;
+        let tags = tagged(text).count();
+        if tags > 0 && (text.contains(PLACEHOLDER) || self.has_row_pictures) {
+            let error = self.error(field, "names a picture in `<img>`, and the row shows pictures in another way, too");
+            return Err(error.with_hint("use one way: `<img>` with paths, or `<image>` with `images`"));
+        }
+        if tags > 0 {
+            return Ok(self.with_tags(field, text));
         }
         if !text.contains(PLACEHOLDER) {
             return Ok(Content::Text(text.to_string()));
@@ -671,6 +925,43 @@ impl<'p, 'a> Draft<'p, 'a> {
             text.pop();
         }
         Ok(Content::Parts(parts))
+    }
+
+    /// Qwen-VL's text, in which `<img>` names a picture's file. All other text stays, as in ms-swift.
+    fn with_tags(&mut self, field: &str, text: &str) -> Content {
+        let (mut parts, mut end) = (Vec::new(), 0);
+        let push = |parts: &mut Vec<Part>, text: &str| {
+            if !text.is_empty() {
+                parts.push(Part::Text(text.to_string()));
+            }
+        };
+        for (range, path) in tagged(text) {
+            push(&mut parts, &text[end..range.start]);
+            parts.push(Part::Image);
+            let value = Value::Text(path.to_string().into());
+            self.slots.push(Slot {
+                own: Some(PictureField { field: field.to_string(), value }),
+                bounds: PixelBounds::default(),
+            });
+            end = range.end;
+        }
+        push(&mut parts, &text[end..]);
+        Content::Parts(parts)
+    }
+
+    /// Refuses tokens and placeholders that would be trained as text, or as a picture that is not there.
+    fn check_placeholders(&self, field: &str, text: &str) -> Result<(), Error> {
+        if let Some(token) = PICTURE_TOKENS.iter().find(|token| text.contains(**token)) {
+            let error = self.error(field, format!("contains `{token}`, which only the chat template may write"));
+            return Err(error.with_hint("write `<image>` where a picture goes, or take the token out"));
+        }
+        let numbered = || ["<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
+        let others = || OTHER_PLACEHOLDERS.into_iter().find(|placeholder| text.contains(placeholder));
+        if let Some(placeholder) = numbered().or_else(others).filter(|_| self.has_row_pictures) {
+            let error = self.error(field, format!("contains `{placeholder}`, which shows no picture here"));
+            return Err(error.with_hint("write `<image>` where a picture goes, and list pictures in that order"));
+        }
+        Ok(())
     }
 
     fn finish<P>(
@@ -733,17 +1024,54 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 }
 
+/// Fields of an object that look like something to learn from.
+fn suspects<'v, 'a>(object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
+    // Objects beside a conversation without placeholders are an annotation.
+    let others = object.0.iter().filter(|(name, _)| name != "objects");
+    others.filter_map(|(name, value)| Some((name.as_ref(), value, looks_like(name, value)?))).collect()
+}
+
+/// The error for two fields with the same meaning.
+fn both(place: &str, first: &str, second: &str) -> Error {
+    let problem = format!("means the same as `{first}`, and the row has both");
+    Error::row_field(place, second, problem).with_hint(format!("`--ignore-field {second}` leaves it out"))
+}
+
+/// A flag's value as a shell takes it.
+fn quoted(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-=,.:/".contains(&byte));
+    if is_plain { text.to_string() } else { format!("'{text}'") }
+}
+
 /// The pictures given beside the conversation.
 fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureField<'a>>, Error> {
     let Some((field, value)) = object.take_any(&PICTURES) else { return Ok(Vec::new()) };
     if let Some((second, _)) = object.take_any(&PICTURES) {
-        let problem = format!("means the same as `{field}`, and the row has both");
-        return Err(Error::row_field(place, second, problem));
+        return Err(both(place, field, second));
     }
     let one = |(index, value)| PictureField { field: format!("{field}[{index}]"), value };
     Ok(match value {
         Value::List(list) => list.into_iter().enumerate().map(one).collect(),
         value => vec![PictureField { field: field.to_string(), value }],
+    })
+}
+
+/// The pictures that a text names in `<img>`: where, and which file.
+fn tagged(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, &str)> {
+    text.match_indices(TAG_START).filter_map(|(start, _)| {
+        let inner = &text[start + TAG_START.len()..];
+        let path = &inner[..inner.find(TAG_END).filter(|end| *end > 0)?];
+        let is_one = !path.contains('\n') && !path.contains(TAG_START);
+        is_one.then(|| (start..start + TAG_START.len() + path.len() + TAG_END.len(), path))
+    })
+}
+
+/// A placeholder with a number, such as `<image 1>`.
+fn numbered<'t>(text: &'t str, start: &str) -> Option<&'t str> {
+    text.match_indices(start).find_map(|(place, _)| {
+        let digits = text[place + start.len()..].bytes().take_while(u8::is_ascii_digit).count();
+        let end = text[place + start.len() + digits..].find('>').filter(|end| digits > 0 && *end <= 1)?;
+        Some(&text[place..=place + start.len() + digits + end])
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use garden_train::{FIELDS, IGNORED};
 use serde_json::Value;
 
@@ -62,6 +62,9 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
+/// Settings whose flags may be repeated; of others the last one counts.
+const REPEATED: [&str; 2] = ["field", "ignore-field"];
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
 pub struct RecipeFlags(pub Vec<(String, Value)>);
@@ -84,8 +87,12 @@ impl Args for RecipeFlags {
                 .help(field.described())
                 .help_heading(field.heading)
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
-                .hide(field.name.starts_with("debug"))
-                .overrides_with(field.name);
+                .hide(field.name.starts_with("debug"));
+            let arg = if REPEATED.contains(&field.name) {
+                arg.action(ArgAction::Append)
+            } else {
+                arg.overrides_with(field.name)
+            };
             // What these mean without a value is what Hugging Face's trainer means by it.
             let missing = match field.name {
                 "resume" => Some("auto"),
@@ -107,7 +114,11 @@ impl Args for RecipeFlags {
 
 impl FromArgMatches for RecipeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<RecipeFlags, clap::Error> {
-        let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+        // A list may come in pieces.
+        let given = |name: &str| {
+            let values: Vec<String> = matches.try_get_many::<String>(name).ok()??.cloned().collect();
+            Some(values.join(","))
+        };
         let pair = |name: &'static str| Some((name.to_string(), Value::String(given(name)?)));
         let names = FIELDS.iter().map(|field| field.name).chain(IGNORED.iter().map(|(name, _)| *name));
         Ok(RecipeFlags(names.filter_map(pair).collect()))

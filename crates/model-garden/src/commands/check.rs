@@ -6,7 +6,7 @@ mod text;
 use std::time::{Duration, Instant};
 
 use garden_data::{
-    BoxSettings, Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt,
+    BoxSettings, Dataset, ExampleSettings, FieldNames, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt,
 };
 use garden_memory::grouped;
 use garden_model::Config;
@@ -58,11 +58,14 @@ impl Memory {
 /// Runs the command.
 pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
     let (config, processor) = open_model(arguments)?;
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
     let dataset =
-        Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths).map_err(|error| Failure {
-            what: format!("cannot use `{}`", arguments.dataset.display()),
-            causes: vec![error.to_string()],
-            hint: error.hint().map(str::to_string),
+        Dataset::open_named(&arguments.dataset, &arguments.split, arguments.image_paths, &names).map_err(|error| {
+            Failure {
+                what: format!("cannot use `{}`", arguments.dataset.display()),
+                causes: vec![error.to_string()],
+                hint: error.hint().map(str::to_string),
+            }
         })?;
     let example = ExampleSettings {
         labels: arguments.labels,
@@ -74,7 +77,8 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
     let batch_size = arguments.batch_size as usize;
-    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: false, threads };
+    let settings =
+        SurveySettings { example: &example, batch_size, keeps_sizes: false, decodes: arguments.decode, threads };
     let survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use garden_data::{
-    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level,
+    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, FieldNames, KeyCounter, LengthLimit, Level,
     Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, SystemPrompt, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     let mut processor = Processor::open_with(&model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
-    let dataset = Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths)
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
+    let dataset = Dataset::open_named(&arguments.dataset, &arguments.split, arguments.image_paths, &names)
         .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {

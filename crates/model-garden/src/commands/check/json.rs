@@ -1,6 +1,6 @@
 //! What `check` found, as JSON. Rows are counted from 1.
 
-use garden_data::Distribution;
+use garden_data::{Distribution, PartlyUsed};
 use serde_json::{Value, json};
 
 use super::Checked;
@@ -47,6 +47,9 @@ pub(super) fn value(checked: &Checked) -> Value {
             "windows": limits.windows, "images": limits.images, "longest": limits.longest,
         },
         "pictures": survey.pictures,
+        "decoded": arguments.decode,
+        "several_frames": partly(&survey.several_frames),
+        "clipped_gray": partly(&survey.clipped_gray),
         "distributions": {
             "tokens": distribution(&survey.tokens),
             "image_tokens": distribution(&survey.image_tokens),
@@ -68,6 +71,11 @@ pub(super) fn value(checked: &Checked) -> Value {
         value["step_time"] = json!(time);
     }
     value
+}
+
+/// Pictures of which not everything is used; the place is null where there is none.
+fn partly(used: &PartlyUsed) -> Value {
+    json!({"pictures": used.pictures, "first": (used.pictures > 0).then_some(&used.first)})
 }
 
 fn distribution(of: &Distribution) -> Value {
