@@ -14,11 +14,13 @@
 //! Unsupported fields are refused by name, and so are unused ones that would change what is learnt (`suspect.rs`); other fields of a message go to the
 //! chat template, and other unused fields are reported: nothing is dropped silently.
 
+mod placeholders;
+mod question;
+mod unused;
+
 use super::calls::{Nulls, Reader};
-use super::convert::known_export;
 use super::field_names::FieldNames;
 use super::picture::{Beside, Found, PictureField};
-use super::suspect::{Looks, looks_like, name_looks_like};
 use super::value::{Object, Value, shortened};
 use crate::dataset::free::{Json, Real};
 use crate::dataset::record::Record;
@@ -27,24 +29,10 @@ use crate::example::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects,
 use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
+use placeholders::tagged;
 
 const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
-/// Qwen-VL's way to name a picture in a text.
-const TAG_START: &str = "<img>";
-const TAG_END: &str = "</img>";
-/// Placeholders of other models, which mean nothing here.
-const OTHER_PLACEHOLDERS: [&str; 7] = [
-    "<|image|>",
-    "<start_of_image>",
-    "<image_soft_token>",
-    "<image_placeholder>",
-    "<ImageHere>",
-    "<IMG_CONTEXT>",
-    "[IMG]",
-];
-/// What templates write where pictures and videos are shown.
-const PICTURE_TOKENS: [&str; 4] = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"];
 const INSTRUCTION: &str = "instruction";
 pub(crate) const PROMPTS: [&str; 5] = ["prompt", "text", "question", "query", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
@@ -191,9 +179,6 @@ impl Slot<'_> {
     }
 }
 
-/// The fields of a question, if there is one, and of its answer.
-type Pair<'a> = (Option<(&'static str, Value<'a>)>, (&'static str, Value<'a>));
-
 /// The field of a picture's missing question.
 const CAPTIONED: &str = "prompt";
 
@@ -235,64 +220,6 @@ impl<'p, 'a> Draft<'p, 'a> {
             Value::Text(text) => Ok(text.into_owned()),
             other => Err(self.error(field, format!("is {other}, not a string"))),
         }
-    }
-
-    /// Records the unused fields of an object. Those that would change what is learnt are refused.
-    fn leave(&mut self, inside: &str, mut object: Object<'a>) -> Result<(), Error> {
-        let left_out = self.names.leave_out(inside, &mut object);
-        self.check_unused(inside, &object)?;
-        self.ignored.extend(left_out);
-        let left = object.0.into_iter().filter(|(_, value)| *value != Value::Null);
-        self.ignored.extend(left.map(|(name, _)| unnumbered(&format!("{inside}{name}"))));
-        Ok(())
-    }
-
-    /// Refuses members of archives that are not read and look like something to learn from.
-    fn check_members(&self, unread: &[String]) -> Result<(), Error> {
-        let looks = |name: &String| {
-            let part = name.strip_prefix('.')?.trim_end_matches(".txt");
-            name_looks_like(part).filter(|_| !self.names.ignores(name))
-        };
-        match unread.iter().find_map(|name| Some((name, looks(name)?))) {
-            None => Ok(()),
-            Some((name, looks)) => {
-                let hint = format!("put it into the row's `.json`; `--ignore-field {name}` trains without it");
-                let problem =
-                    format!("looks like {} and is not read: only `.json`, `.txt` and pictures are", looks.words());
-                Err(self.error(name, problem).with_hint(hint))
-            }
-        }
-    }
-
-    /// Refuses unused fields that look like something to learn from, unless a message says the same.
-    fn check_unused(&self, inside: &str, object: &Object<'a>) -> Result<(), Error> {
-        let found: Vec<(&str, &Value<'a>, Looks)> =
-            suspects(object).into_iter().filter(|(_, value, _)| !self.repeats(value)).collect();
-        let Some((first, value, looks)) = found.first() else { return Ok(()) };
-        let problem = format!("is {value}: it looks like {} and is not used", looks.words());
-        Err(self.error(&format!("{inside}{first}"), problem).with_hint(self.ways_out(inside, &found)))
-    }
-
-    /// Whether a text is that of a message.
-    fn repeats(&self, value: &Value<'a>) -> bool {
-        let Value::Text(text) = value else { return false };
-        self.messages.iter().any(|message| message.words().trim() == text.trim())
-    }
-
-    /// Flags by which unused fields are used or left out.
-    fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
-        let is_free = |looks: &Looks| match looks {
-            Looks::Picture => !self.has_row_pictures && self.slots.iter().all(|slot| slot.own.is_none()),
-            Looks::Question => self.messages.iter().any(|message| message.role == "user" && message.words().is_empty()),
-            Looks::System => self.messages.first().is_none_or(|first| first.role != "system"),
-            _ => false,
-        };
-        let usable = found.iter().filter(|(.., looks)| inside.is_empty() && is_free(looks));
-        let uses: Vec<String> =
-            usable.filter_map(|(name, _, looks)| Some(format!("{}={name}", looks.meaning()?))).collect();
-        let names: Vec<String> = found.iter().map(|(name, ..)| unnumbered(&format!("{inside}{name}"))).collect();
-        let without = format!("`--ignore-field {}` trains without it", quoted(&names.join(",")));
-        if uses.is_empty() { without } else { format!("`--field {}` uses it; {without}", quoted(&uses.join(","))) }
     }
 
     /// Refuses unsupported fields that would change the meaning of the row.
@@ -415,39 +342,6 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(())
     }
 
-    fn has_no_history(&self, field: &str, object: &mut Object<'a>) -> Result<(), Error> {
-        match object.take(HISTORY).filter(|history| !history.is_empty()) {
-            None => Ok(()),
-            Some(history) => Err(self
-                .error(HISTORY, format!("is {history}: earlier turns beside `{field}`"))
-                .with_hint(format!("put them into `{field}`, or leave them out with `--ignore-field {HISTORY}`"))),
-        }
-    }
-
-    /// Earlier turns as pairs of question and answer. Their answers are trained, as in LLaMA-Factory and ms-swift.
-    fn read_history(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
-        let turns = self.list(HISTORY, object.take(HISTORY).filter(|history| !history.is_empty()))?;
-        for (number, turn) in turns.into_iter().enumerate() {
-            let field = format!("{HISTORY}[{number}]");
-            let pair: [Value<'a>; 2] = match self.list(&field, Some(turn))?.try_into() {
-                Ok(pair) => pair,
-                Err(list) => {
-                    let problem = format!("has {} elements, not a question and its answer", list.len());
-                    return Err(self.error(&field, problem));
-                }
-            };
-            let [question, answer] = pair;
-            let (asked, said) = (format!("{field}[0]"), format!("{field}[1]"));
-            let question = self.text(&asked, question)?;
-            let content = self.with_placeholders(&asked, &question)?;
-            self.push(&asked, Message::new("user", content));
-            let answer = self.text(&said, answer)?;
-            let answer = self.answer(&said, answer)?;
-            self.push(&said, Message::text("assistant", &answer));
-        }
-        Ok(())
-    }
-
     /// The text of an answer.
     fn answer(&self, field: &str, text: String) -> Result<String, Error> {
         self.check_placeholders(field, &text)?;
@@ -511,97 +405,6 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
         }
         Ok(())
-    }
-
-    /// The fields of question and answer; only a picture needs no question.
-    fn find_pair(&self, object: &mut Object<'a>, lone_text: LoneText, has_pictures: bool) -> Result<Pair<'a>, Error> {
-        let names = object.names();
-        let prompt = self.take_one(object, &PROMPTS)?;
-        let answer = self.take_one(object, &ANSWERS)?;
-        let caption = if answer.is_none() { self.take_caption(object)? } else { None };
-        match (prompt, answer.or(caption)) {
-            (Some(("text", text)), Some((caption, said))) if CAPTIONS.contains(&caption) => {
-                if text == said {
-                    return Ok((None, (caption, said)));
-                }
-                let error = self.error(caption, "and `text` differ, and both could be the caption");
-                let hint = format!(
-                    "`--field question=text` if it is the question; `--ignore-field {caption}` or `--ignore-field text` leaves one out"
-                );
-                Err(error.with_hint(hint))
-            }
-            (None, Some((answer, _))) if !has_pictures => {
-                let error =
-                    self.error("prompt", format!("is missing: `{answer}` has no question; the row has {names}"));
-                let hint = "call the question `prompt`, `text`, `question` or `instruction`";
-                Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Question, Looks::Picture])))
-            }
-            (prompt, Some(answer)) => Ok((prompt, answer)),
-            (Some(("text", text)), None) if lone_text == LoneText::Caption => Ok((None, ("text", text))),
-            (Some((prompt, _)), None) => {
-                let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
-                let hint = "call the answer `response`, `output`, `answer` or `completion`";
-                Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Answer, Looks::Label])))
-            }
-            (None, None) => {
-                let error = self.error("", format!("no conversation in this row: it has {names}"));
-                let hint = "rows need `messages`, `conversations`, or `prompt` and `response`";
-                let looks = [Looks::Conversation, Looks::Question, Looks::Answer, Looks::Label];
-                Err(error.with_hint(
-                    known_export(object).map_or_else(|| self.with_candidates(hint, object, &looks), str::to_string),
-                ))
-            }
-        }
-    }
-
-    /// The only one of several fields with the same meaning.
-    fn take_one(
-        &self,
-        object: &mut Object<'a>,
-        fields: &[&'static str],
-    ) -> Result<Option<(&'static str, Value<'a>)>, Error> {
-        let first = object.take_any(fields);
-        match (&first, object.take_any(fields)) {
-            (Some((first, _)), Some((second, _))) => Err(both(self.place, first, second)),
-            _ => Ok(first),
-        }
-    }
-
-    /// The caption; two equal ones are one.
-    fn take_caption(&self, object: &mut Object<'a>) -> Result<Option<(&'static str, Value<'a>)>, Error> {
-        let first = object.take_any(&CAPTIONS);
-        match (&first, object.take_any(&CAPTIONS)) {
-            (Some((first, one)), Some((second, other))) if *one != other => Err(both(self.place, first, second)),
-            _ => Ok(first),
-        }
-    }
-
-    /// A hint, with the fields that might be what is missing.
-    fn with_candidates(&self, hint: &str, object: &Object<'a>, wanted: &[Looks]) -> String {
-        let suspects = suspects(object);
-        let is_text = |value: &Value<'a>| matches!(value, Value::Text(_));
-        let mut uses: Vec<(&str, &str)> = Vec::new();
-        for looks in wanted {
-            let fitting = || suspects.iter().filter(|(.., found)| found == looks);
-            let Some((name, ..)) = fitting().find(|(_, value, _)| is_text(value)).or_else(|| fitting().next()) else {
-                continue;
-            };
-            if let Some(meaning) = looks.meaning().filter(|meaning| !uses.iter().any(|(known, _)| known == meaning)) {
-                uses.push((meaning, name));
-            }
-        }
-        if uses.is_empty() {
-            return hint.to_string();
-        }
-        let is_other = |name: &&str| !is_meaning(name) && !uses.iter().any(|(_, used)| used == name);
-        let others = suspects.iter().map(|(name, ..)| *name).filter(is_other);
-        let others: Vec<&str> = others.collect();
-        let pairs: Vec<String> = uses.iter().map(|(meaning, name)| format!("{meaning}={name}")).collect();
-        let without = match &others[..] {
-            [] => String::new(),
-            others => format!(" --ignore-field {}", quoted(&others.join(","))),
-        };
-        format!("{hint}; if it is there by another name, say so: `--field {}{without}`", quoted(&pairs.join(",")))
     }
 
     fn read_messages(&mut self, field: &str, messages: Value<'a>, weight: Weight) -> Result<(), Error> {
@@ -927,43 +730,6 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(Content::Parts(parts))
     }
 
-    /// Qwen-VL's text, in which `<img>` names a picture's file. All other text stays, as in ms-swift.
-    fn with_tags(&mut self, field: &str, text: &str) -> Content {
-        let (mut parts, mut end) = (Vec::new(), 0);
-        let push = |parts: &mut Vec<Part>, text: &str| {
-            if !text.is_empty() {
-                parts.push(Part::Text(text.to_string()));
-            }
-        };
-        for (range, path) in tagged(text) {
-            push(&mut parts, &text[end..range.start]);
-            parts.push(Part::Image);
-            let value = Value::Text(path.to_string().into());
-            self.slots.push(Slot {
-                own: Some(PictureField { field: field.to_string(), value }),
-                bounds: PixelBounds::default(),
-            });
-            end = range.end;
-        }
-        push(&mut parts, &text[end..]);
-        Content::Parts(parts)
-    }
-
-    /// Refuses tokens and placeholders that would be trained as text, or as a picture that is not there.
-    fn check_placeholders(&self, field: &str, text: &str) -> Result<(), Error> {
-        if let Some(token) = PICTURE_TOKENS.iter().find(|token| text.contains(**token)) {
-            let error = self.error(field, format!("contains `{token}`, which only the chat template may write"));
-            return Err(error.with_hint("write `<image>` where a picture goes, or take the token out"));
-        }
-        let numbered = || ["<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
-        let others = || OTHER_PLACEHOLDERS.into_iter().find(|placeholder| text.contains(placeholder));
-        if let Some(placeholder) = numbered().or_else(others).filter(|_| self.has_row_pictures) {
-            let error = self.error(field, format!("contains `{placeholder}`, which shows no picture here"));
-            return Err(error.with_hint("write `<image>` where a picture goes, and list pictures in that order"));
-        }
-        Ok(())
-    }
-
     fn finish<P>(
         mut self,
         of_row: Vec<PictureField<'a>>,
@@ -1024,23 +790,10 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 }
 
-/// Fields of an object that look like something to learn from.
-fn suspects<'v, 'a>(object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
-    // Objects beside a conversation without placeholders are an annotation.
-    let others = object.0.iter().filter(|(name, _)| name != "objects");
-    others.filter_map(|(name, value)| Some((name.as_ref(), value, looks_like(name, value)?))).collect()
-}
-
 /// The error for two fields with the same meaning.
 fn both(place: &str, first: &str, second: &str) -> Error {
     let problem = format!("means the same as `{first}`, and the row has both");
     Error::row_field(place, second, problem).with_hint(format!("`--ignore-field {second}` leaves it out"))
-}
-
-/// A flag's value as a shell takes it.
-fn quoted(text: &str) -> String {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-=,.:/".contains(&byte));
-    if is_plain { text.to_string() } else { format!("'{text}'") }
 }
 
 /// The pictures given beside the conversation.
@@ -1053,25 +806,6 @@ fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureF
     Ok(match value {
         Value::List(list) => list.into_iter().enumerate().map(one).collect(),
         value => vec![PictureField { field: field.to_string(), value }],
-    })
-}
-
-/// The pictures that a text names in `<img>`: where, and which file.
-fn tagged(text: &str) -> impl Iterator<Item = (std::ops::Range<usize>, &str)> {
-    text.match_indices(TAG_START).filter_map(|(start, _)| {
-        let inner = &text[start + TAG_START.len()..];
-        let path = &inner[..inner.find(TAG_END).filter(|end| *end > 0)?];
-        let is_one = !path.contains('\n') && !path.contains(TAG_START);
-        is_one.then(|| (start..start + TAG_START.len() + path.len() + TAG_END.len(), path))
-    })
-}
-
-/// A placeholder with a number, such as `<image 1>`.
-fn numbered<'t>(text: &'t str, start: &str) -> Option<&'t str> {
-    text.match_indices(start).find_map(|(place, _)| {
-        let digits = text[place + start.len()..].bytes().take_while(u8::is_ascii_digit).count();
-        let end = text[place + start.len() + digits..].find('>').filter(|end| digits > 0 && *end <= 1)?;
-        Some(&text[place..=place + start.len() + digits + end])
     })
 }
 

@@ -134,7 +134,7 @@ impl FieldNames {
     /// Whether a field is left out, by its path without list indices.
     pub(crate) fn ignores(&self, path: &str) -> bool {
         let path = unnumbered(path);
-        self.ignored.0.iter().any(|ignored| *ignored == path)
+        self.ignored.0.contains(&path)
     }
 
     /// Removes the fields of an object that are left out; returns their paths.

@@ -327,11 +327,7 @@ fn bad_rows_of_archives_and_tables() {
     let mut table = std::fs::read(testdata("parquet/pages.parquet")).unwrap();
     table[4] ^= 0xff;
     let dataset = Dataset::open(&scratch.write("a.parquet", table)).unwrap();
-    assert!(
-        scratch
-            .told(&dataset.read(0).unwrap_err())
-            .starts_with("`a.parquet:1`: field `image` cannot be read: broken parquet")
-    );
+    assert!(scratch.told(&dataset.read(0).unwrap_err()).contains(" cannot be read: broken parquet"));
 }
 
 #[test]
