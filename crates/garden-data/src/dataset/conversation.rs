@@ -793,7 +793,8 @@ impl<'p, 'a> Draft<'p, 'a> {
 /// The error for two fields with the same meaning.
 fn both(place: &str, first: &str, second: &str) -> Error {
     let problem = format!("means the same as `{first}`, and the row has both");
-    Error::row_field(place, second, problem).with_hint(format!("`--ignore-field {second}` leaves it out"))
+    Error::row_field(place, second, problem)
+        .with_hint(format!("`--ignore-field {first}` or `--ignore-field {second}` leaves one out"))
 }
 
 /// The pictures given beside the conversation.

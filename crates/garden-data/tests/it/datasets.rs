@@ -176,7 +176,7 @@ fn bad_rows() {
         (r#"{"prompt": 7, "response": "b"}"#, "`a.jsonl:2`: field `prompt` is the number 7, not a string"),
         (
             r#"{"prompt": "a", "text": "c", "response": "b"}"#,
-            "`a.jsonl:2`: field `text` means the same as `prompt`, and the row has both\nhint: `--ignore-field text` leaves it out",
+            "`a.jsonl:2`: field `text` means the same as `prompt`, and the row has both\nhint: `--ignore-field prompt` or `--ignore-field text` leaves one out",
         ),
         (
             r#"{"prompt": "a", "response": {"x": 1}}"#,

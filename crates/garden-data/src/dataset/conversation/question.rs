@@ -91,7 +91,7 @@ impl<'a> Draft<'_, 'a> {
     }
 
     /// The only one of several fields with the same meaning.
-    pub(super) fn take_one(
+    fn take_one(
         &self,
         object: &mut Object<'a>,
         fields: &[&'static str],
@@ -104,7 +104,7 @@ impl<'a> Draft<'_, 'a> {
     }
 
     /// The caption; two equal ones are one.
-    pub(super) fn take_caption(&self, object: &mut Object<'a>) -> Result<Option<(&'static str, Value<'a>)>, Error> {
+    fn take_caption(&self, object: &mut Object<'a>) -> Result<Option<(&'static str, Value<'a>)>, Error> {
         let first = object.take_any(&CAPTIONS);
         match (&first, object.take_any(&CAPTIONS)) {
             (Some((first, one)), Some((second, other))) if *one != other => Err(both(self.place, first, second)),

@@ -43,13 +43,13 @@ impl<'a> Draft<'_, 'a> {
     }
 
     /// Whether a text is that of a message.
-    pub(super) fn repeats(&self, value: &Value<'a>) -> bool {
+    fn repeats(&self, value: &Value<'a>) -> bool {
         let Value::Text(text) = value else { return false };
         self.messages.iter().any(|message| message.words().trim() == text.trim())
     }
 
     /// Flags by which unused fields are used or left out.
-    pub(super) fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
+    fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
         let is_free = |looks: &Looks| match looks {
             Looks::Picture => !self.has_row_pictures && self.slots.iter().all(|slot| slot.own.is_none()),
             Looks::Question => self.messages.iter().any(|message| message.role == "user" && message.words().is_empty()),
