@@ -7,6 +7,8 @@
 pub(crate) mod base64;
 mod calls;
 mod conversation;
+mod convert;
+pub(crate) mod field_names;
 pub(crate) mod file;
 mod folder;
 pub(crate) mod free;
@@ -21,6 +23,7 @@ mod prefetch;
 mod reach;
 pub(crate) mod record;
 mod stored;
+mod suspect;
 mod tar;
 mod value;
 
@@ -38,6 +41,7 @@ use crate::dataset::record::Record;
 use crate::error::Error;
 use crate::example::outline::Outline;
 use conversation::{LoneText, Row};
+use field_names::FieldNames;
 use json_file::JsonFile;
 use parquet::{Parquet, Readers};
 use reach::Reach;
@@ -61,6 +65,8 @@ pub struct Dataset {
     portions: Vec<Portion>,
     /// The rows of the files that are its rows, ascending, where not all are.
     drawn: Option<Vec<u32>>,
+    /// What the user says about fields.
+    names: FieldNames,
 }
 
 /// A file of rows.
@@ -85,13 +91,23 @@ impl Dataset {
     /// Opens a split, with a rule for the picture files that its rows may name. By default rows of a file or folder may name any file,
     /// and rows of a hub dataset only files that came with it.
     pub fn open_with(path: &Path, split: &str, paths: Option<ImagePaths>) -> Result<Dataset, Error> {
+        Dataset::open_named(path, split, paths, &FieldNames::default())
+    }
+
+    /// Opens a split whose fields mean what `names` says.
+    pub fn open_named(
+        path: &Path,
+        split: &str,
+        paths: Option<ImagePaths>,
+        names: &FieldNames,
+    ) -> Result<Dataset, Error> {
         let own = paths.unwrap_or(ImagePaths::Anywhere);
         if path.is_dir() {
-            return Dataset::of_files(path, &folder::files(path, split)?, own, path);
+            return Dataset::of_files(path, &folder::files(path, split)?, own, path, names);
         }
         let name = path.to_string_lossy();
         if path.exists() {
-            return Dataset::of_files(path, &[path.to_path_buf()], own, path.parent().unwrap_or(Path::new("")));
+            return Dataset::of_files(path, &[path.to_path_buf()], own, path.parent().unwrap_or(Path::new("")), names);
         }
         if let Some((scheme, _)) = name.split_once("://") {
             let problem = format!("is a remote URL (`{scheme}`)");
@@ -111,13 +127,19 @@ impl Dataset {
         // Files of a snapshot are links into another folder of the same repository.
         let repository = snapshot.ancestors().nth(2).unwrap_or(&snapshot);
         let paths = paths.unwrap_or(ImagePaths::Inside);
-        Dataset::of_files(path, &folder::files(&snapshot, split)?, paths, repository)
+        Dataset::of_files(path, &folder::files(&snapshot, split)?, paths, repository, names)
     }
 
-    fn of_files(path: &Path, files: &[PathBuf], paths: ImagePaths, folder: &Path) -> Result<Dataset, Error> {
+    fn of_files(
+        path: &Path,
+        files: &[PathBuf],
+        paths: ImagePaths,
+        folder: &Path,
+        names: &FieldNames,
+    ) -> Result<Dataset, Error> {
         let readers = Readers::default();
         let reach = Arc::new(Reach::new(paths, folder).map_err(|error| Error::file(folder, error))?);
-        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers, &reach);
+        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers, &reach, names);
         let shards = files.iter().enumerate().map(open).collect::<Result<Vec<Shard>, Error>>()?;
         let ends: Vec<usize> = shards
             .iter()
@@ -130,7 +152,7 @@ impl Dataset {
             None | Some(0) => Err(Error::dataset(path, "has no rows")),
             Some(rows) => {
                 let portions = vec![Portion { path: path.to_path_buf(), stored: *rows, rows: *rows }];
-                Ok(Dataset { shards, ends, files: files.to_vec(), portions, drawn: None })
+                Ok(Dataset { shards, ends, files: files.to_vec(), portions, drawn: None, names: names.clone() })
             }
         }
     }
@@ -158,13 +180,13 @@ impl Dataset {
     /// Reads a row. The index is less than the length.
     pub fn read(&self, index: usize) -> Result<Record, Error> {
         let (shard, row) = self.locate(index);
-        shard.read(row, |row| row.into_record())
+        shard.read(row, |row| row.into_record(&self.names))
     }
 
     /// Reads a row, and only the headers of its pictures: enough to know their sizes. A picture with more than `max_pixels` is an error.
     pub fn outline(&self, index: usize, max_pixels: u64) -> Result<Outline, Error> {
         let (shard, row) = self.locate(index);
-        shard.read(row, |row| row.into_outline(max_pixels))
+        shard.read(row, |row| row.into_outline(&self.names, max_pixels))
     }
 
     /// Size of the index in bytes.
@@ -194,11 +216,17 @@ impl Dataset {
 
 impl Shard {
     /// Recognises a file by its content.
-    fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Shard, Error> {
+    fn open(
+        path: &Path,
+        number: usize,
+        readers: &Readers,
+        reach: &Arc<Reach>,
+        names: &FieldNames,
+    ) -> Result<Shard, Error> {
         let beginning = stored::beginning(path, BEGINNING)?;
         let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&beginning).trim_ascii_start();
         if parquet::is_parquet(&beginning) {
-            return Ok(Shard::Parquet(Parquet::open(path, number, readers, reach)?));
+            return Ok(Shard::Parquet(Parquet::open(path, number, readers, reach, names)?));
         }
         if tar::is_tar(&beginning) {
             return Ok(Shard::Tar(Tar::open(path)?));
@@ -234,6 +262,9 @@ impl Shard {
 /// The error for a file that is not a dataset: says what it seems to be.
 fn unknown(path: &Path, beginning: &[u8]) -> Error {
     let error = Error::dataset(path, "is not JSON Lines, a JSON array, parquet or a tar archive");
+    if let Some(hint) = convert::of_table(path, beginning) {
+        return error.with_hint(hint);
+    }
     match beginning {
         [0x1f, 0x8b, ..] => error.with_hint(
             "it is compressed with gzip: `gunzip` it first, as compressed files cannot be read from the middle",
@@ -244,9 +275,15 @@ fn unknown(path: &Path, beginning: &[u8]) -> Error {
             error.with_hint("it is an Arrow file: convert it with `Dataset.from_file(..).to_parquet(..)`")
         }
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => error.with_hint("it is UTF-16: save it as UTF-8"),
+        _ if beginning.starts_with(b"version https://git-lfs") => {
+            error.with_hint("it is a Git LFS pointer and not the file itself: fetch that with `git lfs pull`")
+        }
+        _ if crate::image::is_picture(beginning) => {
+            error.with_hint("it is a picture: a dataset names its pictures, as in `{\"image\": \"a.jpg\", \"prompt\": ..., \"response\": ...}`")
+        }
         _ => {
             let start: String = String::from_utf8_lossy(beginning).chars().take(20).collect();
-            error.with_hint(format!("it begins with {start:?}"))
+            error.with_hint(format!("it begins with {start:?}; each line must be a row such as `{{\"prompt\": ..., \"response\": ...}}`"))
         }
     }
 }

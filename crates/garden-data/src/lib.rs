@@ -13,6 +13,7 @@ mod survey;
 mod template;
 mod tokenizer;
 
+pub use dataset::field_names::{FieldMeanings, FieldNames, IgnoredFields};
 pub use dataset::file::read_picture;
 pub use dataset::free::{Json, Real};
 pub use dataset::record::{Record, StoredPicture};
@@ -26,7 +27,7 @@ pub use example::selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use example::{Example, ExampleSettings, Labels, Outcome, Said, SystemPrompt};
 pub use fingerprint::Fingerprint;
 pub use image::{
-    ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size, usual_decoding_bytes,
+    ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, UsedPart, drawn_png, picture_size, usual_decoding_bytes,
 };
 pub use loader::batches::{BatchSize, Batches};
 pub use loader::collate::Collator;
@@ -37,8 +38,8 @@ pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor};
 pub use survey::tally::Tally;
 pub use survey::{
-    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, RowSize,
-    Survey, SurveySettings, SurveyedPortion,
+    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PartlyUsed, PictureTotals, Problem,
+    ProblemKind, RowSize, Survey, SurveySettings, SurveyedPortion,
 };
 pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};
 pub use tokenizer::{SpecialTokens, Tokenizer};

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
+use crate::image::Picture;
 use crate::loader::batches::Batches;
 use crate::loader::mixture::Mixture;
 use crate::processor::Processor;
@@ -52,6 +53,8 @@ pub struct SurveySettings<'a> {
     pub batch_size: usize,
     /// Whether to keep the size of each row, needed for micro-batches cut by tokens.
     pub keeps_sizes: bool,
+    /// Whether to decode every picture: only that finds damage behind a header.
+    pub decodes: bool,
     /// Number of threads.
     pub threads: usize,
 }
@@ -96,6 +99,10 @@ pub struct Survey {
     pub portions: Vec<SurveyedPortion>,
     /// Totals over the pictures of all readable rows.
     pub pictures: PictureTotals,
+    /// Pictures with several frames or pages, of which the first is used.
+    pub several_frames: PartlyUsed,
+    /// Pictures in gray of 16 bits, whose values above 255 become white.
+    pub clipped_gray: PartlyUsed,
     /// Bytes of the largest stored row with its compressed pictures.
     pub row_bytes: u64,
     /// Peak bytes of a thread that reads rows and decodes their pictures one after the other.
@@ -163,6 +170,15 @@ pub struct IgnoredField {
     pub first: String,
 }
 
+/// Pictures of which not everything is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PartlyUsed {
+    /// Number of pictures.
+    pub pictures: usize,
+    /// Position of the first row with one; empty if there is none.
+    pub first: String,
+}
+
 /// Totals over pictures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PictureTotals {
@@ -187,7 +203,7 @@ impl Survey {
         settings: SurveySettings,
         mut progress: impl FnMut(usize),
     ) -> Survey {
-        let looker = Surveyor { dataset, processor, config, settings: settings.example };
+        let looker = Surveyor { dataset, processor, config, settings: settings.example, decodes: settings.decodes };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
         let most = LargestBatch::new(settings.batch_size);
         let portions = Portions::of(dataset, settings.batch_size);
@@ -199,8 +215,11 @@ impl Survey {
                 .map(|thread| {
                     let (give, take) = sync_channel::<Vec<RowSurvey>>(AHEAD);
                     scope.spawn(move || {
+                        let mut picture = Picture::default();
                         for start in (thread * STRETCH..rows).step_by(threads * STRETCH) {
-                            let looks = (start..rows.min(start + STRETCH)).map(|row| looker.survey(row)).collect();
+                            let looks = (start..rows.min(start + STRETCH))
+                                .map(|row| looker.survey(row, &mut picture))
+                                .collect();
                             if give.send(looks).is_err() {
                                 return;
                             }
@@ -295,6 +314,8 @@ impl Sum {
         }
         for picture in &seen.pictures {
             survey.pictures.add(picture);
+            survey.several_frames.count(picture.used.is_first_of_several, &seen.place);
+            survey.clipped_gray.count(picture.used.is_clipped_gray, &seen.place);
             survey.pixels.add(picture.pixels());
         }
         match seen.fit {
@@ -362,6 +383,36 @@ fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
         same.flat_map(|same| same[1..].iter().map(|row| Duplicate { row: *row, first: same[0] })).collect();
     found.sort_unstable_by_key(|duplicate| duplicate.row);
     found
+}
+
+impl PartlyUsed {
+    fn count(&mut self, is_one: bool, place: &str) {
+        if is_one && self.pictures == 0 {
+            self.first = place.to_string();
+        }
+        self.pictures += usize::from(is_one);
+    }
+}
+
+impl Survey {
+    /// A sentence for each kind of picture of which not everything is used.
+    pub fn picture_words(&self) -> Vec<String> {
+        let kinds = [
+            (&self.several_frames, "several frames or pages: the first one is used"),
+            (&self.clipped_gray, "16-bit gray: values above 255 become white, as in Pillow's `convert(\"RGB\")`"),
+        ];
+        let there = kinds.into_iter().filter(|(kind, _)| kind.pictures > 0);
+        there
+            .map(|(kind, what)| {
+                let pictures = if kind.pictures == 1 {
+                    "1 picture has".to_string()
+                } else {
+                    format!("{} pictures have", kind.pictures)
+                };
+                format!("{pictures} {what}, first {}", kind.first)
+            })
+            .collect()
+    }
 }
 
 impl PictureTotals {

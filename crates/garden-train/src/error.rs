@@ -196,10 +196,10 @@ impl Error {
             ),
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
             Error::Dropout { .. } => Some("set it to 0; `lora-dropout` drops inputs of the adapter".into()),
-            Error::BadRows { .. } => Some(
-                "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
-                 `--on-long-row drop` or `shrink` handles those that are too long"
-                    .into(),
+            Error::BadRows { problems, .. } => Some(
+                problems.first().and_then(|first| first.hint.as_ref()).map_or_else(String::new, |hint| format!("{hint}; "))
+                    + "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
+                 `--on-long-row drop` or `shrink` handles those that are too long",
             ),
             Error::NoMetric { .. } => Some("choose another `metric-for-best-model`, or other rows to evaluate on".into()),
             Error::LongerThanBatch { length, tokens, .. } => Some(format!(

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
-    Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
+    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, LengthLimit,
+    LoaderSettings, Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
 };
 use garden_model::{
     Config, FourBit, GeneratorLimits, GradientCheckpointing, LINEARS, Limits, LoraConfig, Optimizer, Storage, Targets,
@@ -38,6 +38,9 @@ pub struct Rows {
     /// What decides which rows are drawn.
     #[serde(default)]
     pub seed: u64,
+    /// What the recipe says about fields.
+    #[serde(default)]
+    pub names: FieldNames,
     /// Rows that they have, or that were drawn.
     pub rows: usize,
     /// Rows of each dataset.
@@ -54,9 +57,9 @@ pub struct Rows {
 
 impl Rows {
     /// Rows of a split of datasets, before anybody looked at them.
-    pub(crate) fn of_split(paths: &[PathBuf], split: &str, image_paths: Option<ImagePaths>) -> Rows {
+    pub(crate) fn of_split(paths: &[PathBuf], split: &str, recipe: &Recipe) -> Rows {
         let (paths, split) = (paths.to_vec(), split.to_string());
-        Rows { paths, split, image_paths, ..Rows::default() }
+        Rows { paths, split, image_paths: recipe.image_paths, names: recipe.names(), ..Rows::default() }
     }
 
     /// The same with what a look at them has found.
@@ -83,7 +86,7 @@ impl Rows {
             Source { path, split, most: most(place) }
         };
         let sources: Vec<Source> = self.paths.iter().enumerate().map(source).collect();
-        Dataset::open_all(&sources, self.image_paths, self.seed)
+        Dataset::open_all(&sources, self.image_paths, &self.names, self.seed)
     }
 
     pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
@@ -354,6 +357,14 @@ impl Recipe {
         images.max_pixels = self.max_pixels.unwrap_or(images.max_pixels);
         // A model's own lower bound gives way to an upper bound that somebody asked for.
         images.min_pixels = self.min_pixels.unwrap_or(images.min_pixels.min(images.max_pixels));
+    }
+
+    /// What is said about fields of rows.
+    pub fn names(&self) -> FieldNames {
+        FieldNames {
+            meanings: self.field.clone().unwrap_or_default(),
+            ignored: self.ignore_field.clone().unwrap_or_default(),
+        }
     }
 
     /// How far rows are read ahead.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
+    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, read_adapter, unread_weights};
@@ -96,7 +96,7 @@ impl Prepared {
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         notes.extend(unread_weights(&job.base));
         if let Some(path) = &recipe.eval_dataset {
-            let (rows, dataset) = open_eval(path, recipe.image_paths).map_err(Error::of(Split::Eval))?;
+            let (rows, dataset) = open_eval(path, &recipe).map_err(Error::of(Split::Eval))?;
             let survey = looker.look(&dataset, recipe.eval_batch(), progress).map_err(Error::of(Split::Eval))?;
             index_bytes += dataset.index_bytes();
             notes.extend(notes_of(&survey, &dataset));
@@ -185,7 +185,7 @@ impl Looker<'_> {
             BatchSize::Rows(rows) => (rows, false),
             BatchSize::Tokens(_) => (1, true),
         };
-        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, threads };
+        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, decodes: false, threads };
         let rows = dataset.len();
         let survey = Survey::of(dataset, self.processor, self.config, settings, |done| progress(done, rows));
         let usable = survey.rows - survey.left_out.len();
@@ -223,6 +223,7 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
         notes.push(format!("{least}{more} more unused fields; `model-garden check` lists them"));
     }
     notes.extend(survey.tally.box_words());
+    notes.extend(survey.picture_words());
     if let Some(first) = survey.empty_answers.first() {
         let place = dataset.place(*first as usize);
         notes.push(format!(
@@ -234,8 +235,8 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
-fn open_eval(path: &Path, image_paths: Option<ImagePaths>) -> Result<(Rows, Dataset), Error> {
-    let of_split = |split: &str| Rows::of_split(&[path.to_path_buf()], split, image_paths);
+fn open_eval(path: &Path, recipe: &Recipe) -> Result<(Rows, Dataset), Error> {
+    let of_split = |split: &str| Rows::of_split(&[path.to_path_buf()], split, recipe);
     for rows in [of_split("validation"), of_split("test")] {
         match rows.dataset() {
             Ok(dataset) => return Ok((rows, dataset)),

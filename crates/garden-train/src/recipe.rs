@@ -10,7 +10,9 @@ mod mixing;
 use std::fmt;
 use std::path::PathBuf;
 
-use garden_data::{BadRow, BoxFormat, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong};
+use garden_data::{
+    BadRow, BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong,
+};
 use garden_memory::Bytes;
 use garden_model::LoraConfig;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -167,6 +169,8 @@ pub struct Recipe {
     pub min_pixels: Option<u64>,
     pub max_length: Option<usize>,
     pub image_paths: Option<ImagePaths>,
+    pub field: Option<FieldMeanings>,
+    pub ignore_field: Option<IgnoredFields>,
     #[serde(default)]
     pub box_format: BoxFormat,
     #[serde(default, rename = "bbox-2d")]
@@ -255,6 +259,8 @@ impl Default for Recipe {
             min_pixels: None,
             max_length: None,
             image_paths: None,
+            field: None,
+            ignore_field: None,
             box_format: BoxFormat::Plain,
             bbox_2d: TextBoxes::Resized,
             on_bad_row: BadRow::Stop,

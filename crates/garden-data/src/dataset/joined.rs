@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::field_names::FieldNames;
 use super::{Dataset, ImagePaths, Order, Shard};
 use crate::error::Error;
 
@@ -38,10 +39,15 @@ pub struct Portion {
 
 impl Dataset {
     /// Opens datasets as one, in this order. `seed` decides which rows are drawn where there is a bound.
-    pub fn open_all(sources: &[Source], paths: Option<ImagePaths>, seed: u64) -> Result<Dataset, Error> {
+    pub fn open_all(
+        sources: &[Source],
+        paths: Option<ImagePaths>,
+        names: &FieldNames,
+        seed: u64,
+    ) -> Result<Dataset, Error> {
         let mut joined: Option<Dataset> = None;
         for (place, source) in sources.iter().enumerate() {
-            let mut next = Dataset::open_with(&source.path, &source.split, paths)?;
+            let mut next = Dataset::open_named(&source.path, &source.split, paths, names)?;
             next.draw(source.most, seed ^ SAMPLE ^ PLACE.wrapping_mul(place as u64));
             joined = Some(match joined {
                 None => next,

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    Batches, Dataset, Error, ExampleSettings, Mixture, Order, Processor, Source, Survey, SurveySettings,
+    Batches, Dataset, Error, ExampleSettings, FieldNames, Mixture, Order, Processor, Source, Survey, SurveySettings,
 };
 use garden_input::Limits;
 use garden_model::Config;
@@ -40,7 +40,7 @@ fn sources(paths: &[PathBuf], most: &[Option<usize>]) -> Vec<Source> {
 }
 
 fn joined(paths: &[PathBuf], most: &[Option<usize>], seed: u64) -> Result<Dataset, Error> {
-    Dataset::open_all(&sources(paths, most), None, seed)
+    Dataset::open_all(&sources(paths, most), None, &FieldNames::default(), seed)
 }
 
 /// What a row says and shows.
@@ -57,7 +57,7 @@ fn surveyed(dataset: &Dataset, batch_size: usize) -> Survey {
     let processor = Processor::open(&testdata("tiny-model")).unwrap();
     let config = Config::read(&testdata("tiny-model/config.json")).unwrap();
     let example = ExampleSettings::default();
-    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: true, threads: 2 };
+    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: true, decodes: false, threads: 2 };
     Survey::of(dataset, &processor, &config, settings, |_| {})
 }
 

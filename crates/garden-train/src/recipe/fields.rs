@@ -274,6 +274,14 @@ pub const FIELDS: &[Field] = &[
     ).servers(),
     field(
         ROWS,
+        "field",
+        "MEANING=NAME",
+        &[],
+        "What a field of the rows means, as in question=query,image=photo; may be repeated",
+    ).fixed(),
+    field(ROWS, "ignore-field", "NAME", &[], "Fields that the rows are trained without, as in caption,messages[].label; may be repeated").fixed(),
+    field(
+        ROWS,
         "box-format",
         "plain|tokens",
         &["bbox-format"],
@@ -417,12 +425,19 @@ pub fn find(given: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name.as_str()))
 }
 
-/// The name that a mistyped one is closest to, if any is close.
+/// The name that a mistyped one is closest to, if any is close: a slip leaves the beginning, or all letters in another order.
 pub(super) fn closest(given: &str) -> Option<&'static str> {
     let given = given.replace('_', "-");
     let names = FIELDS.iter().flat_map(|field| std::iter::once(&field.name).chain(field.aliases).copied());
-    let near = names.map(|name| (distance(&given, name), name)).min()?;
-    (near.0 <= 1 + given.len() / 5).then_some(near.1)
+    let sorted = |name: &str| {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let is_slip =
+        |name: &str| name.get(..2).is_some_and(|start| given.starts_with(start)) || sorted(name) == sorted(&given);
+    let near = names.filter(|name| is_slip(name)).map(|name| (distance(&given, name), name)).min()?;
+    (near.0 <= 1.max(given.len() / 4)).then_some(near.1)
 }
 
 /// Letters to insert, drop or change (Levenshtein).

@@ -7,7 +7,7 @@ impl Recipe {
     /// Rows of a split of the datasets, before anybody looked at them.
     pub fn rows(&self, split: &str) -> Rows {
         let most = self.max_samples.clone().unwrap_or_default();
-        Rows { most, seed: self.seed, ..Rows::of_split(&self.datasets, split, self.image_paths) }
+        Rows { most, seed: self.seed, ..Rows::of_split(&self.datasets, split, self) }
     }
 
     /// The datasets in words, as they were given.

@@ -83,7 +83,7 @@ impl Scene {
     fn job(&self, output: &str, change: impl FnOnce(&mut Recipe)) -> Job {
         let mut recipe = Recipe {
             base_model: testdata("tiny-model").to_str().unwrap().into(),
-            dataset: self.rows(),
+            datasets: vec![self.rows()],
             output_dir: self.folder.join(output),
             epochs: 2.0,
             batch_size: 1,

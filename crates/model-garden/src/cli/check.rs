@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use garden_data::{BoxFormat, ImagePaths, Labels, TextBoxes, TooLong};
+use garden_data::{BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, TextBoxes, TooLong};
 
 use super::Printed;
 
 pub const CHECK_HELP: &str = "\
 Only the headers of images are read, so a row takes less than a millisecond. Rows that are too long are bad under `refuse`, and counted under `shrink`
-and `drop`. Duplicates and empty answers are warnings. Damage after an image's header is not detected.
+and `drop`. Duplicates and empty answers are warnings. Damage after an image's header is only found with --decode.
 
 Exit codes: 0 every row is usable; 1 some rows are bad; 2 the dataset or the model cannot be used.
 
@@ -50,6 +50,14 @@ pub struct Check {
     /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
+
+    /// What a field of the rows means, as in question=query,image=photo; may be repeated.
+    #[arg(long, value_name = "MEANING=NAME")]
+    pub field: Vec<FieldMeanings>,
+
+    /// Fields that the rows are trained without, as in caption,messages[].label; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub ignore_field: Vec<IgnoredFields>,
 
     /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]
@@ -98,6 +106,10 @@ pub struct Check {
     /// Threads [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
+
+    /// Also decode every picture, which finds damage behind its header and takes as long as it does in training.
+    #[arg(long)]
+    pub decode: bool,
 
     /// Also measure how long a step takes on this machine, with LoRA as usual; takes some seconds.
     #[arg(long)]

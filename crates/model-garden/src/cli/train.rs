@@ -64,6 +64,9 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
+/// Settings whose flags may be repeated; of others the last one counts.
+const IN_PIECES: [&str; 2] = ["field", "ignore-field"];
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
 pub struct RecipeFlags(pub Vec<(String, Value)>);
@@ -89,7 +92,7 @@ impl Args for RecipeFlags {
                 .hide(field.name.starts_with("debug"));
             // Lists grow with each flag. A second evaluation dataset would not be added to the first, and nobody means to throw that away.
             let arg = match field.name {
-                _ if field.is_list => arg.action(ArgAction::Append),
+                name if field.is_list || IN_PIECES.contains(&name) => arg.action(ArgAction::Append),
                 "eval-dataset" => arg,
                 name => arg.overrides_with(name),
             };
@@ -130,6 +133,9 @@ impl FromArgMatches for RecipeFlags {
 /// The value of a flag; a list of those of a flag that was given several times.
 fn given(matches: &ArgMatches, name: &str) -> Option<Value> {
     let values: Vec<String> = matches.try_get_many::<String>(name).ok().flatten()?.cloned().collect();
+    if IN_PIECES.contains(&name) {
+        return Some(Value::String(values.join(",")));
+    }
     Some(match <[String; 1]>::try_from(values) {
         Ok([value]) => Value::String(value),
         Err(values) => Value::from(values),

@@ -6,7 +6,8 @@ mod text;
 use std::time::{Duration, Instant};
 
 use garden_data::{
-    BoxSettings, Dataset, ExampleSettings, LengthLimit, Mixture, Processor, Survey, SurveySettings, SystemPrompt,
+    BoxSettings, Dataset, ExampleSettings, FieldNames, LengthLimit, Mixture, Processor, Survey, SurveySettings,
+    SystemPrompt,
 };
 use garden_memory::grouped;
 use garden_model::Config;
@@ -76,7 +77,8 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
     let batch_size = arguments.batch_size as usize;
-    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: false, threads };
+    let settings =
+        SurveySettings { example: &example, batch_size, keeps_sizes: false, decodes: arguments.decode, threads };
     let mut survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
     let datasets = mix(&recipe, &dataset, &mut survey)?;
     let memory = Memory {
@@ -133,7 +135,13 @@ fn recipe(arguments: &cli::Check) -> Result<Recipe, Failure> {
     settings.extend(arguments.max_samples.as_ref().map(|most| ("max-samples", Value::from(most.as_str()))));
     let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
     let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
-    Ok(Recipe { image_paths: arguments.image_paths, ..recipe })
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
+    Ok(Recipe {
+        image_paths: arguments.image_paths,
+        field: Some(names.meanings),
+        ignore_field: Some(names.ignored),
+        ..recipe
+    })
 }
 
 fn wrong_setting(error: RecipeError) -> Failure {

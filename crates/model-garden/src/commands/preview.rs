@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level,
+    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, FieldNames, KeyCounter, LengthLimit, Level,
     Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, Source, SystemPrompt, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
@@ -21,9 +21,10 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     let mut processor = Processor::open_with(&model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
     let source = |path: &PathBuf| Source { path: path.clone(), split: arguments.split.clone(), most: None };
     let sources: Vec<Source> = arguments.datasets.iter().map(source).collect();
-    let dataset = Dataset::open_all(&sources, arguments.image_paths, 0)
+    let dataset = Dataset::open_all(&sources, arguments.image_paths, &names, 0)
         .map_err(|error| failure(format!("cannot use {}", super::datasets_named(&arguments.datasets)), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {

@@ -352,7 +352,16 @@ fn what_cannot_work_is_told_at_once() {
     let file = folder.join("bad.toml");
     std::fs::write(&file, "learning_rat = 1e-3\n").unwrap();
     refused(&["--config", file.to_str().unwrap()], "did you mean `learning-rate`?");
+    std::fs::write(&file, "service = 1\n").unwrap();
+    let told_of = told(&train(&dataset, &output, &["--config", file.to_str().unwrap()]));
+    assert!(told_of.contains("`service` is not a setting") && !told_of.contains("did you mean"), "{told_of}");
     let rows = std::fs::read_to_string(&dataset).unwrap();
+    let labelled: String = rows.lines().map(|row| row.replacen('{', "{\"label\": false, ", 1) + "\n").collect();
+    std::fs::write(&dataset, labelled).unwrap();
+    refused(&[], "field `label` is false: it looks like a label and is not used");
+    refused(&[], "hint: `--ignore-field label` trains without it; `model-garden check` lists them all");
+    let dry = train(&dataset, &output, &["--ignore-field", "label", "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(0), "{}", told(&dry));
     std::fs::write(&dataset, rows + "{\"prompt\": \"?\", \"image\": \"nowhere.png\", \"response\": \"x\"}\n").unwrap();
     refused(&[], "1 of 11 rows cannot be used; the first: `");
     refused(&[], "train.jsonl:11`: field `image` names");

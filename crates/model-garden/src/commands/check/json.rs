@@ -1,6 +1,6 @@
 //! What `check` found, as JSON. Rows are counted from 1.
 
-use garden_data::Distribution;
+use garden_data::{Distribution, PartlyUsed};
 use garden_train::DatasetRows;
 use serde_json::{Value, json};
 
@@ -48,6 +48,9 @@ pub(super) fn value(checked: &Checked) -> Value {
             "windows": limits.windows, "images": limits.images, "longest": limits.longest,
         },
         "pictures": survey.pictures,
+        "decoded": arguments.decode,
+        "several_frames": partly(&survey.several_frames),
+        "clipped_gray": partly(&survey.clipped_gray),
         "distributions": {
             "tokens": distribution(&survey.tokens),
             "image_tokens": distribution(&survey.image_tokens),
@@ -73,6 +76,11 @@ pub(super) fn value(checked: &Checked) -> Value {
         value["step_time"] = json!(time);
     }
     value
+}
+
+/// Pictures of which not everything is used; the place is null where there is none.
+fn partly(used: &PartlyUsed) -> Value {
+    json!({"pictures": used.pictures, "first": (used.pictures > 0).then_some(&used.first)})
 }
 
 fn distribution(of: &Distribution) -> Value {
