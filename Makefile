@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz serve-clients serve-hostile serve-kills
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-folders parity-grid parity-grid-record plan-peaks disturbed-training nightly serve-fuzz serve-clients serve-hostile serve-kills
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -190,8 +190,9 @@ lint-workflows: ## check the workflow files
 # The tests that have transformers, peft, bitsandbytes and TensorBoard read what we write.
 PARITY_TESTS := training::peft_takes merging::several_files packing::cpu::a_saved_checkpoint tensorboard::tensorboard_reads_it results::transformers_and_peft
 
-parity: build ## train beside transformers and peft, and have them read what we write; fails if they differ: make parity PARITY_PYTHON=venv/bin/python
-	@python="$(if $(findstring /,$(PARITY_PYTHON)),$(abspath $(PARITY_PYTHON)),$(PARITY_PYTHON))"; \
+# A Python that has these packages, for the commands that follow.
+define parity_python
+	python="$(if $(findstring /,$(PARITY_PYTHON)),$(abspath $(PARITY_PYTHON)),$(PARITY_PYTHON))"; \
 	if [ -z "$$python" ]; then \
 		python=$(TARGET)/parity-venv/bin/python; packages=testdata/training/requirements.txt; \
 		cmp -s $$packages $(TARGET)/parity-venv/installed.txt || { $(PYTHON) -m venv $(TARGET)/parity-venv \
@@ -199,10 +200,28 @@ parity: build ## train beside transformers and peft, and have them read what we 
 			|| { echo "error: the packages of $$packages could not be installed"; \
 				echo "hint: install them where there is a network, and name that Python: make parity PARITY_PYTHON=venv/bin/python"; exit 2; }; \
 	fi; \
-	export CUDA_VISIBLE_DEVICES=; $$python testdata/training/compare_models.py --binary $(BINARY) --work $(TARGET)/parity || exit 1; \
+	export CUDA_VISIBLE_DEVICES=
+endef
+
+parity: build ## train beside transformers and peft, and have them read what we write; fails if they differ: make parity PARITY_PYTHON=venv/bin/python
+	@$(parity_python); $$python testdata/training/compare_models.py --binary $(BINARY) --work $(TARGET)/parity || exit 1; \
+	$$python testdata/training/foreign_adapters.py --binary $(BINARY) --work $(TARGET)/parity/adapters || exit 1; \
 	GARDEN_PYTHON=$$python GARDEN_TENSORBOARD=$$python $(CARGO) test --locked -p garden-model -p garden-train -p model-garden --test it -- $(PARITY_TESTS) \
 		> $(TARGET)/parity.tests 2>&1; code=$$?; grep -E '^test |^test result|panicked|^skipped: ' $(TARGET)/parity.tests; \
 	if [ $$code != 0 ] || grep -q '^skipped: .*\(GARDEN_\|has no\)' $(TARGET)/parity.tests; then echo "failed: see $(TARGET)/parity.tests"; exit 1; fi
+
+parity-folders: build ## change each field of a model's folder: transformers and this program mean the same, or it is refused
+	@$(parity_python); $$python testdata/training/changed_fields.py --binary $(BINARY) --work $(TARGET)/parity-folders
+
+# Pictures of all formats are made with Pillow, which `make python` has installed beside the build where it was not there.
+plan-peaks: build ## compare planned memory with what real runs needed, in thirty configurations
+	@python=$(PYTHON); $$python -c 'import PIL' 2>/dev/null || python=$(TARGET)/python-venv/bin/python; \
+	CUDA_VISIBLE_DEVICES= $$python testdata/training/plan_peaks.py --binary $(BINARY) --work $(TARGET)/plan-peaks
+
+# Root has a disk of its own for the runs that fill one.
+RUNS ?= 100
+disturbed-training: build ## disturb training runs and resume them: the same bits, or refused: make disturbed-training RUNS=10
+	@CUDA_VISIBLE_DEVICES= $(PYTHON) testdata/guard/disturbed_training.py --binary $(BINARY) --runs $(RUNS)
 
 # The peer's losses are recorded, so that ten minutes with numpy and Pillow are enough; recording them again takes forty with the packages of parity.
 parity-grid: build ## how far training in bf16 is from float32, beside transformers and peft, over a grid of settings
@@ -211,8 +230,8 @@ parity-grid: build ## how far training in bf16 is from float32, beside transform
 parity-grid-record: build ## record the peer's losses of parity-grid again: make parity-grid-record PARITY_PYTHON=venv/bin/python
 	@CUDA_VISIBLE_DEVICES= $(PARITY_PYTHON) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --phase make,peer,check
 
-nightly: ## what takes too long for every change: comparisons with transformers and peft; the server fuzzed, with official clients, under hostile load, and killed
-	$(call each,parity parity-grid serve-fuzz serve-clients serve-hostile serve-kills)
+nightly: ## what takes too long for every change: comparisons with transformers and peft; planned memory; disturbed runs; the server fuzzed, with official clients, under hostile load, and killed
+	$(call each,parity parity-folders parity-grid plan-peaks disturbed-training serve-fuzz serve-clients serve-hostile serve-kills)
 
 # The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
 serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7
