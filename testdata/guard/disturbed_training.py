@@ -74,7 +74,7 @@ class Run:
 
     def words(self, output, more):
         numbers = self.numbers
-        words = [self.binary, "train-vision", "--model", str(self.base), "--dataset", str(self.rows), "--output-dir", str(output), "--device", "cpu"]
+        words = [self.binary, "train-vision", "--model", str(self.base), "--dataset", str(self.rows), "--output-dir", str(output), "--device", numbers["device"]]
         words += ["--epochs", "4", "--batch-size", str(numbers["batch_size"]), "--gradient-accumulation", str(numbers["accumulation"]), "--threads", "1"]
         words += ["--save-steps", str(numbers["save_steps"]), "--loss-normalisation", numbers["normalisation"], "--logging-steps", "1", "--warmup-steps", "0"]
         words += ["--learning-rate", "5e-3", "--lora-dropout", "0.1", "--max-pixels", "50176"]
@@ -243,6 +243,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--log", default="disturbed_training.jsonl")
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=EVENTS)
     arguments = parser.parse_args()
@@ -250,7 +251,7 @@ def main():
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.runs)
     with open(arguments.log, "w") as log:
         for number, seed in enumerate(seeds, 1):
-            result = one(binary, draw(seed, arguments.events))
+            result = one(binary, {**draw(seed, arguments.events), "device": arguments.device})
             left_out += "left_out" in result
             good += not result["problems"]
             log.write(json.dumps(result) + "\n")

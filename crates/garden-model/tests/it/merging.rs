@@ -17,8 +17,8 @@ use std::process::Command;
 use crate::case::{Case, cases, find};
 use garden_device::{Cpu, Dtype};
 use garden_model::{
-    Adapter, Checkpoint, Error, GradientCheckpointing, LoraConfig, Merge, MergeProof, MergeReport, MergeSettings,
-    Model, PackedBase, Storage, Training, prove_adapter, prove_merge, read_adapter, write_adapter,
+    Adapter, Checkpoint, Config, Error, GradientCheckpointing, LoraConfig, Merge, MergeProof, MergeReport,
+    MergeSettings, Model, PackedBase, Storage, Training, prove_adapter, prove_merge, read_adapter, write_adapter,
 };
 use safetensors::{Dtype as FileDtype, tensor::TensorView};
 use serde_json::Value;
@@ -288,7 +288,7 @@ fn unpacked_weights_are_those_that_the_engine_uses() {
     let batch = &case.batches[0];
     let expected = case.build(&mut cpu, GradientCheckpointing::PerLayer).logits(&mut cpu, batch).unwrap();
     let mut plain = Case::read(&case.folder);
-    plain.checkpoint = Checkpoint::open(&to).unwrap();
+    (plain.checkpoint, plain.config) = (Checkpoint::open(&to).unwrap(), Config::read(&to.join("config.json")).unwrap());
     plain.about["lora"] = Value::Null;
     let mut cpu = Cpu::new(2);
     let got = plain.build(&mut cpu, GradientCheckpointing::PerLayer).logits(&mut cpu, batch).unwrap();

@@ -76,7 +76,17 @@ pub(crate) struct MemoryPlan {
     host_bytes: u64,
     total_bytes: u64,
     anonymous_bytes: u64,
+    disk: DiskPlan,
     requirements: Requirements,
+}
+
+/// What a run leaves on the disk at most.
+#[derive(JsonSchema)]
+pub(crate) struct DiskPlan {
+    checkpoint_bytes: u64,
+    checkpoints: u64,
+    result_bytes: u64,
+    total_bytes: u64,
 }
 
 /// Where the run computes.

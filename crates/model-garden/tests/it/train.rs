@@ -31,8 +31,6 @@ fn words(dataset: &Path, output: &Path, more: &[&str]) -> Vec<String> {
         "12544",
         "--learning-rate",
         "5e-3",
-        "--lora-dropout",
-        "0.1",
         "--threads",
         "1",
         "--logging-steps",
@@ -46,7 +44,8 @@ fn words(dataset: &Path, output: &Path, more: &[&str]) -> Vec<String> {
         "--eval-answers",
         "3",
     ];
-    fixed.iter().chain(more).map(ToString::to_string).collect()
+    let of_adapters = if more.contains(&"--full") { &[][..] } else { &["--lora-dropout", "0.1"] };
+    fixed.iter().chain(of_adapters).chain(more).map(ToString::to_string).collect()
 }
 
 fn train(dataset: &Path, output: &Path, more: &[&str]) -> Output {
@@ -348,7 +347,7 @@ fn what_cannot_work_is_told_at_once() {
     refused(&["--eval-split", "0.99"], "leaves none to train on");
     refused(&["--max-length", "3"], "10 of 10 rows cannot be used");
     refused(&["--config", "nowhere.toml"], "cannot use the recipe `nowhere.toml`");
-    refused(&["--base-model", "nobody/nothing-like-it"], "hf download nobody/nothing-like-it");
+    refused(&["--base-model", "nobody/nothing-like-it"], "nothing is downloaded here; supported models are Qwen2.5-VL");
     let file = folder.join("bad.toml");
     std::fs::write(&file, "learning_rat = 1e-3\n").unwrap();
     refused(&["--config", file.to_str().unwrap()], "did you mean `learning-rate`?");
