@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, LengthLimit,
-    LoaderSettings, Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
+    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, ImageSettings,
+    LengthLimit, LoaderSettings, Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
 };
 use garden_model::{
     Config, FourBit, GeneratorLimits, GradientCheckpointing, LINEARS, Limits, LoraConfig, Optimizer, Storage, Targets,
@@ -183,7 +183,7 @@ impl Job {
     /// The processor of the base model with the recipe's chat template and bounds on pixels.
     pub fn processor(&self) -> Result<Processor, Error> {
         let mut processor = Processor::open_with(&self.base, self.chat_template.as_ref())?;
-        self.recipe.bound_pixels(&mut processor);
+        self.recipe.bound_pixels(&mut processor.images);
         Ok(processor)
     }
 
@@ -352,8 +352,7 @@ impl Recipe {
     }
 
     /// Puts the bounds on pixels in place of those of the model.
-    pub fn bound_pixels(&self, processor: &mut Processor) {
-        let images = &mut processor.images;
+    pub fn bound_pixels(&self, images: &mut ImageSettings) {
         images.max_pixels = self.max_pixels.unwrap_or(images.max_pixels);
         // A model's own lower bound gives way to an upper bound that somebody asked for.
         images.min_pixels = self.min_pixels.unwrap_or(images.min_pixels.min(images.max_pixels));

@@ -69,7 +69,7 @@ impl Prepared {
         let chat_template = recipe.chat_template.as_deref().map(TemplateFile::read).transpose()?;
         let mut processor = Processor::open_with(&base, chat_template.as_ref())?;
         processor.check(&config)?;
-        recipe.bound_pixels(&mut processor);
+        recipe.bound_pixels(&mut processor.images);
         if processor.images.min_pixels > processor.images.max_pixels {
             let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));

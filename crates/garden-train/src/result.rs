@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use garden_data::ImageSettings;
 use garden_device::{Device, Dtype};
 use garden_model::{Error as ModelError, Model, Training, saved_dtype};
 
@@ -43,8 +44,11 @@ pub(crate) fn write_result(
         template.write(folder)?;
     }
     if job.recipe.max_pixels.is_some() || job.recipe.min_pixels.is_some() {
-        // Whoever loads the result shall see pictures as large as they were in training.
-        job.processor()?.images.bound_files(folder)?;
+        // Whoever loads the result shall see pictures as large as they were in training. A whole processor would hold a second tokenizer.
+        if let Some((mut images, _)) = ImageSettings::find(&job.base)? {
+            job.recipe.bound_pixels(&mut images);
+            images.bound_files(folder)?;
+        }
     }
     let Training::Full = job.recipe.training() else {
         write_trained(job, model, device, folder)?;

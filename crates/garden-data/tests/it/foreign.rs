@@ -78,8 +78,11 @@ fn read(dataset: &Dataset, processor: &Processor, row: usize) -> Result<String, 
     Ok(text)
 }
 
-/// The flags of a part, and its blocks: the first line of each, and the others.
-fn parts(expected: &str) -> Vec<(FieldNames, Vec<(&str, Vec<&str>)>)> {
+/// The first line of a block, and the others.
+type Block<'a> = (&'a str, Vec<&'a str>);
+
+/// The flags of a part, and its blocks.
+fn parts(expected: &str) -> Vec<(FieldNames, Vec<Block<'_>>)> {
     let mut parts = vec![(FieldNames::default(), Vec::new())];
     for block in expected.split("\n\n") {
         let mut lines = block.lines().filter(|line| !line.starts_with('#')).peekable();
