@@ -141,7 +141,7 @@ impl<'a> Context<'a> {
         let (knee, _, _) = self.finding.knee?;
         let samples = PLATEAU_SAMPLES as f64 * self.shape.spacing;
         let long_enough = knee + (PLATEAU_LENGTH * (growth.to - growth.from)).max(samples);
-        let sure_enough = sure_from(self.shape, knee, growth.rise).unwrap_or(knee);
+        let sure_enough = sure_from(self.shape, knee, &growth).unwrap_or(knee);
         Some(long_enough.max(sure_enough).max(self.now() + self.shape.spacing))
     }
 

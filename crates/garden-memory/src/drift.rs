@@ -53,12 +53,7 @@ pub(crate) fn most_since(shape: &Shape, from: f64) -> Option<f64> {
 ///
 /// A line says little about the ends of a curve, so the interval contains what the samples at both ends say.
 pub(crate) fn change(shape: &Shape, from: f64, to: f64) -> Option<Rate> {
-    let is_inside = |segment: &&Segment| {
-        let (start, end) = (shape.floor[segment.start].x, shape.floor[segment.end - 1].x);
-        (from..=to).contains(&(0.5 * (start + end)))
-    };
-    let inside: Vec<&Segment> = shape.segments.iter().filter(is_inside).collect();
-    let found = match inside.as_slice() {
+    let found = match stretches(shape, from, to).as_slice() {
         [first, .., last] => {
             let value = last.line.at(to) - first.line.at(from.max(shape.floor[first.start].x));
             let half = end_error(shape, first).hypot(end_error(shape, last)) + shape.resolution;
@@ -71,6 +66,15 @@ pub(crate) fn change(shape: &Shape, from: f64, to: f64) -> Option<Rate> {
         }
     };
     Some(widened(found, between_ends(shape, from, to)))
+}
+
+/// The straight stretches of the floor that lie in a stretch of the clock by half or more.
+fn stretches(shape: &Shape, from: f64, to: f64) -> Vec<&Segment> {
+    let is_inside = |segment: &&Segment| {
+        let (start, end) = (shape.floor[segment.start].x, shape.floor[segment.end - 1].x);
+        (from..=to).contains(&(0.5 * (start + end)))
+    };
+    shape.segments.iter().filter(is_inside).collect()
 }
 
 /// How far the end of a fitted line may be from the floor.
@@ -98,16 +102,16 @@ fn widened(rate: Rate, other: Option<Rate>) -> Rate {
     Rate { low: rate.low.min(other.low), high: rate.high.max(other.high), ..rate }
 }
 
-/// The difference between the typical samples at both ends of a stretch: with their noise where the stretch is surely curved, since
+/// The difference between the typical samples at both ends of a stretch: with their noise where the stretch is no straight line, since
 /// a line says little there; otherwise they only correct it.
 fn between_ends(shape: &Shape, from: f64, to: f64) -> Option<Rate> {
     let points = if has_waves(shape) { shape.floor_between(from, to) } else { shape.points_between(from, to) };
     let typical = |points: &[Point]| median(&points.iter().map(|point| point.y).collect::<Vec<f64>>());
     let (first, last) = (points.get(..AT_ENDS)?, points.get(points.len().checked_sub(AT_ENDS)?..)?);
     let value = typical(last) - typical(first);
-    let is_curved = Bend::of(telling(shape, from, to))
+    let bends = Bend::of(telling(shape, from, to))
         .is_some_and(|bend| !bend.may_keep(1.0, CURVED) || bend.surely_keeps(1.0, CURVED));
-    let half = if is_curved { OF_ENDS * scatter(shape, points) } else { 0.0 };
+    let half = if bends || stretches(shape, from, to).len() > 1 { OF_ENDS * scatter(shape, points) } else { 0.0 };
     Some(Rate { value, low: value - half, high: value + half })
 }
 

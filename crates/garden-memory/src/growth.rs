@@ -5,7 +5,7 @@ use crate::stats::{Line, Point, Rate, theil_sen};
 use crate::waves::Waves;
 
 /// A growth breaks where its rate falls to this share.
-const BREAK: f64 = 1.0 / 3.0;
+pub(crate) const BREAK: f64 = 1.0 / 3.0;
 /// A rise of which this share happens between two neighbouring lows is a jump.
 const JUMP: f64 = 0.7;
 /// A slower stretch shorter than this share of the trace does not separate two growths.
@@ -39,14 +39,10 @@ pub(crate) struct Break {
 }
 
 impl Break {
+    /// The most that may be added after the end: a share of the growth, or an immaterial amount.
     pub(crate) fn may_follow(&self, shape: &Shape) -> f64 {
-        may_follow(shape, self.growth.rise)
+        (AFTER_KNEE * self.growth.rise).max(2.0 * shape.material())
     }
-}
-
-/// The most that may be added after the end of a growth: a share of it, or an immaterial amount.
-pub(crate) fn may_follow(shape: &Shape, rise: f64) -> f64 {
-    (AFTER_KNEE * rise).max(2.0 * shape.material())
 }
 
 /// The first break after which next to nothing was added; else the last one, where growth gave way to a slower one.

@@ -6,7 +6,7 @@
 use crate::diagnosis::{Mechanism, Verdict};
 use crate::drift::{change, drift, most_since};
 use crate::growth::{
-    AFTER_KNEE, Break, Stretch, ended_in_pieces, find_break, first_growing, may_follow, rate_between, refine_knee,
+    AFTER_KNEE, BREAK, Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee,
     rises_now, stretch,
 };
 use crate::jumps::Jumps;
@@ -209,6 +209,10 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     let goes_on = broken.after > broken.may_follow(shape) || rises_underneath(shape, tail);
     if goes_on || has_surely_risen(shape, tail[0].x, &fill) {
         let mut finding = still_growing(shape, broken.segment, Some(fill), passes);
+        let whole = (!goes_on).then(|| still_growing(shape, 0, None, passes));
+        if let Some(leak) = whole.filter(|whole| whole.verdict == Verdict::Leak) {
+            return leak;
+        }
         finding.knee = finding.knee.or(Some(place));
         // One curve that slows down is not two growths.
         return if finding.slowing { still_growing(shape, 0, None, passes) } else { finding };
@@ -285,23 +289,27 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
 /// Whether the floor has surely gained more since a growth broke than may follow its end, noise aside, and still does.
 fn has_surely_risen(shape: &Shape, since: f64, fill: &Stretch) -> bool {
     let least = (AFTER_KNEE * fill.rise).max(shape.material_without_noise());
-    let gained = change(shape, since, shape.last());
-    gained.is_some_and(|gained| gained.low > 0.0 && gained.value > least) && stopped_at(shape, since).is_none()
+    let now = shape.last();
+    let still_rises = || drift(shape, 0.5 * (since + now), now).is_some_and(|rate| rate.low > 0.0);
+    change(shape, since, now).is_some_and(|gained| gained.low > 0.0 && gained.value > least) && still_rises()
 }
 
-/// Whether the samples of a plateau exclude that the growth before it goes on: at its own pace, or at one that adds as much in the time
-/// so far as would not be its end.
+/// Whether the samples of a plateau exclude that the growth before it goes on, be it at a third of its pace: what is slower is no part of
+/// it, and is reported as still possible.
 fn is_surely_over(shape: &Shape, plateau: f64, fill: &Stretch) -> bool {
-    let pace = (fill.rise / (fill.to - fill.from).max(shape.spacing)).min(fill.rate.value);
-    let most = most_since(shape, plateau);
-    most.is_some_and(|most| most < pace && most * (shape.last() - plateau) <= may_follow(shape, fill.rise))
+    most_since(shape, plateau).is_some_and(|most| most < BREAK * pace_of(shape, fill))
 }
 
-/// Where a plateau will be sure enough, if it stays as it is: what its slope may have added falls with the root of its length.
-pub(crate) fn sure_from(shape: &Shape, plateau: f64, rise: f64) -> Option<f64> {
+/// The mean pace of a growth: one in jumps has no other.
+fn pace_of(shape: &Shape, fill: &Stretch) -> f64 {
+    fill.rise / (fill.to - fill.from).max(shape.spacing)
+}
+
+/// Where a plateau will be sure enough, if it stays as it is: the error of its slope falls with the power 3/2 of its length.
+pub(crate) fn sure_from(shape: &Shape, plateau: f64, fill: &Stretch) -> Option<f64> {
+    let share = most_since(shape, plateau)? / (BREAK * pace_of(shape, fill));
     let length = shape.last() - plateau;
-    let share = most_since(shape, plateau)? * length / may_follow(shape, rise);
-    Some(plateau + length * share.max(1.0).powi(2))
+    Some(plateau + length * share.max(1.0).powf(2.0 / 3.0)).filter(|place| place.is_finite())
 }
 
 /// Whether the last samples stand above a plateau by a material amount, as none on it does: no spike, but a new growth.

@@ -9,14 +9,14 @@ use crate::shape::Shape;
 use crate::stats::Point;
 use crate::trend::Trend;
 
-/// Lumps into which the rise is divided.
-const LUMPS: usize = 16;
+/// Lumps into which the rise is divided: half of one may be noise at its end.
+const LUMPS: usize = 8;
 /// Silence longer than this many of the usual gaps is none of them.
 const USUAL: f64 = 1.5;
 /// What surely grows at less than this share of its pace has stopped.
 const STOPPED: f64 = 1.0 / 3.0;
-/// One-sided normal quantile for that: 1 in 40. A leak must also have been silent to fail it.
-const SURE: f64 = 1.96;
+/// One-sided normal quantile for that: 1 in 740.
+const SURE: f64 = 3.0;
 
 /// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
 pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
@@ -24,11 +24,13 @@ pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
     let places = places_of_rise(floor);
     let ([.., before, last], Some(first)) = (places.as_slice(), places.first()) else { return None };
     let usual = (last - first) / (places.len() - 1) as f64;
+    // Noise and chance make gaps uneven: silence that the growth has outlived before is not its end.
+    let longest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(USUAL * usual, f64::max);
     let pace = rate_between(shape, from, *last)?.value;
     let silent = telling(shape, *last, shape.last());
     // The first low of the silence may still be the climb's.
     let since = Trend::of(silent.get(1..)?)?;
-    let has_stopped = shape.last() - last > USUAL * usual && since.at_most(SURE) < STOPPED * pace;
+    let has_stopped = shape.last() - last > longest && since.at_most(SURE) < STOPPED * pace;
     has_stopped.then_some((*last, *before))
 }
 
@@ -56,7 +58,7 @@ mod tests {
             (0..64).map(|i| Point { x: f64::from(i), y: value(f64::from(i)) }).collect()
         };
         assert_eq!(places_of_rise(&floor(&|x| (x / 16.0).floor())), [16.0, 32.0, 48.0]);
-        assert_eq!(places_of_rise(&floor(&|x| x)).len(), 16);
+        assert_eq!(places_of_rise(&floor(&|x| x)).len(), 8);
         assert!(places_of_rise(&[]).is_empty());
     }
 }

@@ -7,3 +7,4 @@ mod endings;
 mod error_rates;
 mod judgement;
 mod population;
+mod recordings;
