@@ -33,10 +33,6 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn claim<'f>(found: &'f Value, quantity: &str) -> &'f Value {
-    found["claims"].as_array().unwrap().iter().find(|claim| claim["quantity"] == quantity).unwrap_or(&Value::Null)
-}
-
 /// A ripple that stands in for noise, of up to half a MiB either way.
 fn ripple(step: u64) -> f64 {
     (step * step * 7919 % 131) as f64 / 131.0 - 0.5
@@ -202,7 +198,7 @@ fn rows_about_processors_are_not_memory() {
 fn processors_of_kubernetes_are_not_memory() {
     let (found, _) = recording("k8s_metrics_api.jsonl", &[]);
     assert_eq!(text(&found["verdict"]), "growing", "{}", found["summary"]);
-    assert_eq!(found["memory"]["first_bytes"], 4_094_378 * 1024);
+    assert_eq!(found["memory"]["first_bytes"], 4_094_378_u64 * 1024);
     assert_eq!(text(&found["input"]["format"]), "kubernetes metrics");
 }
 
@@ -247,7 +243,7 @@ fn sadf_writes_the_columns_of_sar() {
     let (found, _) = judge((header.to_string() + &(0..60).map(row).collect::<String>()).as_bytes(), &[]);
     assert_eq!(text(&found["verdict"]), "growing", "{}", found["summary"]);
     assert_eq!((text(&found["input"]["format"]), text(&found["clock"])), ("sar", "time"));
-    assert_eq!(found["memory"]["first_bytes"], 4_000_000 * 1024);
+    assert_eq!(found["memory"]["first_bytes"], 4_000_000_u64 * 1024);
 }
 
 #[test]
