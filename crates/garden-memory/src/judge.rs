@@ -224,7 +224,10 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     let border = shape.floor[shape.segments[broken.segment].start].x;
     let is_long = shape.points_between(border, shape.last()).len() >= PLATEAU_SAMPLES
         && shape.last() - place.0 >= PLATEAU_LENGTH * (fill.to - fill.from);
-    if is_long && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level()
+    if is_long
+        && !has_gained(shape, place.2)
+        && place.0 - shape.first() <= START_UP * shape.length()
+        && fill.rise <= START_UP * shape.present_level()
     {
         return Finding { start_up: Some(fill), ..quiet(shape) };
     }
@@ -284,6 +287,12 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
         pausing: !ended,
         ..Finding::nothing()
     }
+}
+
+/// Whether the floor has surely gained a material amount since a place, noise aside.
+fn has_gained(shape: &Shape, since: f64) -> bool {
+    let gained = change(shape, since, shape.last());
+    gained.is_some_and(|gained| gained.low > 0.0 && gained.value >= shape.material_without_noise())
 }
 
 /// Whether the floor has surely gained more since a growth broke than may follow its end, noise aside, and still does.

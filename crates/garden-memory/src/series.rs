@@ -160,7 +160,7 @@ impl Timeline {
     /// Whether times count from where they began, as seconds since the start of another process do; a clock that was set back goes on
     /// from some other time.
     fn begins_anew(&self, reset: usize) -> bool {
-        self.places[reset] <= self.first() + FIRST_SAMPLES * usual_gap(&self.places)
+        (self.places[reset] - self.first()).abs() <= FIRST_SAMPLES * usual_gap(&self.places)
     }
 }
 
