@@ -350,19 +350,26 @@ def hold(told):
     return {"counts": counts}
 
 
-ROLES = {"ordinary": (ordinary, -5), "nothing": (nothing, 0), "flood": (flood, 19), "hold": (hold, 19)}
+ROLES = {"ordinary": (ordinary, -5), "nothing": (nothing, 0), "flood": (flood, None), "hold": (hold, None)}
 
 
 def role(name):
     """A process of its own that plays a role: what it is told comes as JSON, and so does what it found."""
     work, niceness = ROLES[name]
+    told = json.load(sys.stdin)
+    if told["processors"]:
+        os.sched_setaffinity(0, told["processors"])
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        if niceness is None:
+            # Real ones have machines of their own: these take what nobody else wants, and whoever wakes up need not wait for them.
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
     except PermissionError:
         pass
-    found = work(json.load(sys.stdin))
+    found = work(told)
     found["processor_seconds"] = time.process_time()
     json.dump(found, sys.stdout)
 

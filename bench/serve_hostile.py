@@ -10,9 +10,10 @@ follow. In the first, ordinary requests are alone. In the second, hostile client
 flight as that takes: bursts of full lists, largest and larger bodies, deep JSON, long headers, wrong keys, files beyond the quota, large traces to judge, viewers; and connections that
 are silent, stop in the middle of a request, send a byte a second, or never read what they asked for.
 
-Clients and server share the processors. So hostile clients are processes of their own at the lowest priority, ordinary ones have a higher one, and a server that does nothing is asked
-beside the real one: how much slower that one becomes is the machine's part, and is shown beside the ratio. Everything goes to 127.0.0.1, from addresses of 127.0.0.0/8, and has an
-end in count and time.
+Real clients have machines of their own. Where there are eight processors or more, the server has two of them, ordinary clients two, and hostile ones the rest. With fewer, they share:
+hostile clients then take what nobody else wants, and ordinary ones have a higher priority. A server that does nothing is asked beside the real one, on the same processors: how much
+slower that one becomes is the machine's part, and is shown beside the ratio, with what other machines took of this one's processors meanwhile. Everything goes to 127.0.0.1, from
+addresses of 127.0.0.0/8, and has an end in count and time.
 """
 import argparse
 import collections
@@ -32,6 +33,20 @@ from serving import ROOT, Server, rows
 CLIENTS = os.path.join(ROOT, "bench", "hostile_clients.py")
 # MiB, and times the wait without hostile clients.
 MEMORY_BAR, RATIO_BAR = 100.0, 3.0
+
+
+def shares():
+    """Processors of the server, of ordinary and of hostile clients; None where they share."""
+    all_of_them = sorted(os.sched_getaffinity(0))
+    if len(all_of_them) < 8:
+        return {"server": None, "ordinary": None, "hostile": None}
+    return {"server": all_of_them[:2], "ordinary": all_of_them[2:4], "hostile": all_of_them[4:]}
+
+
+def stolen():
+    """Seconds that other machines on the same host took of this one's processors."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def letters(number, count):
@@ -174,7 +189,7 @@ class Watch(threading.Thread):
 
 def measure(options, server, known):
     told = {**known, "port": server.port, "only": options.only}
-    void = Client("nothing", {})
+    void = Client("nothing", {"processors": shares()["server"]})
     told["nothing"] = int(void.process.stdout.readline())
     watch = Watch(server)
     watch.start()
@@ -184,15 +199,16 @@ def measure(options, server, known):
     for number in range(options.rounds):
         told["seed"] = options.seed + number
         watch.part = "alone"
-        client = Client("ordinary", {**told, "seconds": options.alone})
+        took = stolen()
+        client = Client("ordinary", {**told, "processors": shares()["ordinary"], "seconds": options.alone})
         before = client.result()
         watch.part = "hostile"
         share = options.requests // options.rounds
         longest = {**told, "seconds": options.longest, "viewers": options.viewers if options.only in (None, "viewers") else 0, "requests": share, "unread": options.unread, "silent": options.silent, "half": options.half, "opens": options.opens}
         spent = server.seconds()
-        client = Client("ordinary", longest)
-        holding = Client("hold", longest)
-        flooding = Client("flood", longest)
+        client = Client("ordinary", {**longest, "processors": shares()["ordinary"]})
+        hostile = {**longest, "processors": shares()["hostile"]}
+        holding, flooding = Client("hold", hostile), Client("flood", hostile)
         told_by_flood = flooding.result()
         during, held = client.end(), holding.end()
         sent += told_by_flood["sent"]
@@ -204,7 +220,7 @@ def measure(options, server, known):
                 parts[part][kind] += times
         rounds.append({kind: percentile(during["times"][kind], 0.99) / percentile(before["times"][kind], 0.99) for kind in before["times"]})
         print(f"round {number + 1}: {told_by_flood['sent']} hostile requests in {told_by_flood['seconds']:.0f} s ({told_by_flood['sent'] / told_by_flood['seconds']:.0f} a second, {told_by_flood['late']:.1f} s late at most, {told_by_flood['unanswered']} without an end); "
-              f"processor time: server {server.seconds() - spent:.0f} s, hostile clients {told_by_flood['processor_seconds'] + held['processor_seconds']:.0f} s; " + ", ".join(f"{kind} {ratio:.1f}x" for kind, ratio in rounds[-1].items()), flush=True)
+              f"processor time: server {server.seconds() - spent:.0f} s, hostile clients {told_by_flood['processor_seconds'] + held['processor_seconds']:.0f} s, other machines {stolen() - took:.0f} s; " + ", ".join(f"{kind} {ratio:.1f}x" for kind, ratio in rounds[-1].items()), flush=True)
         time.sleep(3)
     watch.stop.set()
     void.process.terminate()
@@ -275,8 +291,9 @@ def main():
             if options.data:
                 with open(known_at, "w", encoding="utf-8") as file:
                     json.dump(known, file)
-        server = Server(options.binary, folder, "--allow-commands", "--rate-limit", "1000000", "--quota", f"{known['quota']}B", keys=[KEY, HOSTILE_KEY])
+        server = Server(options.binary, folder, "--allow-commands", "--rate-limit", "1000000", "--quota", f"{known['quota']}B", keys=[KEY, HOSTILE_KEY], processors=shares()["server"])
         try:
+            print("processors: " + (", ".join(f"{name} {found}" for name, found in shares().items()) if shares()["server"] else "shared by server and clients"))
             print(f"at the start: {server.memory()['VmRSS']:.1f} MiB")
             lines = "for line in $(seq 20000); do echo $line; sleep 0.1; done"
             known["running"] = server.ask("/api/jobs", {"command": ["sh", "-c", lines]})["id"]

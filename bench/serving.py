@@ -22,10 +22,14 @@ def rows(count):
 
 
 class Server:
-    def __init__(self, binary, folder, *more, keys=()):
+    def __init__(self, binary, folder, *more, keys=(), processors=None):
         self.folder, self.key = folder, keys[0] if keys else None
         words = [binary, "serve", "--port", "0", "--device", "cpu", "--data-dir", folder, "--models", os.path.join(ROOT, "testdata", "tiny-model"), *more]
+        own = os.sched_getaffinity(0)
+        # A process has the processors of the one that starts it, and looks how many they are.
+        os.sched_setaffinity(0, processors or own)
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, universal_newlines=True, env={**os.environ, "MODEL_GARDEN_API_KEYS": ",".join(keys)})
+        os.sched_setaffinity(0, own)
         self.said = collections.deque(maxlen=20)
         # The queue may have something to say before.
         first = next((line for line in self.process.stderr if "http://" in line), None)

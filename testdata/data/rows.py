@@ -137,7 +137,7 @@ REFUSED = [
     dict(row={"messages": [say("user", "a"), {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}]}, template="qwen3_vl", field="messages[1].function_call"),
     dict(row={"functions": [BARE], "messages": [say("user", "a"), say("assistant", "b")]}, template="qwen3_vl", field="functions"),
     # xLAM's rows as they are published: which field is the answer is not said.
-    dict(row={"id": 1, "query": "Weather in Paris?", "answers": json.dumps([FUNCTION_CALL]), "tools": json.dumps([BARE])}, template="qwen3_vl", field=""),
+    dict(row={"id": 1, "query": "Weather in Paris?", "answers": json.dumps([FUNCTION_CALL]), "tools": json.dumps([BARE])}, template="qwen3_vl", field="response"),
     dict(row={"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "get_weather(Paris)"}], "tools": json.dumps([BARE])}, template="qwen3_vl", field="conversations[1].value"),
     dict(row={"messages": [say("user", "a"), {**say("assistant", "b"), "weight": 0.5}]}, template="qwen2_5_vl", field="messages[1].weight"),
     dict(row={"messages": [say("user", "a"), {**say("assistant", "b"), "weight": 0}]}, template="qwen2_5_vl", field=""),
@@ -169,7 +169,7 @@ REFUSED = [
     dict(row=grounded("{\"point_2d\": [1, 200]}"), template="qwen2_5_vl", field="messages[1]"),
     dict(row={"messages": [say("user", {"type": "image", "image": "pictures/420.jpg", "resized_height": 56}, text("?")), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content[0].resized_height"),
     dict(row={"messages": [say("user", {"type": "image", "image": "pictures/420.jpg", "max_pixels": "many"}, text("?")), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content[0].max_pixels"),
-    dict(row={"instruction": "Go on.", "output": "b", "history": [["a", "b"]]}, template="qwen2_5_vl", field="history"),
+    dict(row={"instruction": "Go on.", "output": "b", "history": [["a"]]}, template="qwen2_5_vl", field="history[0]"),
     dict(row={"input": "2 + 2?", "output": "4"}, template="qwen2_5_vl", field="prompt"),
     dict(row={"system": "a", "conversations": [{"from": "system", "value": "b"}, {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]}, template="qwen2_5_vl", field="system"),
     dict(row={"prompt": [say("user", "a")], "chosen": [say("assistant", "b")], "rejected": [say("assistant", "c")]}, template="qwen2_5_vl", field="response"),

@@ -180,7 +180,7 @@ def check_understood(name, ours, settings, processor, batch, number):
         again = float("nan")
     else:
         # At a learning rate of 0 it is the same adapter; PEFT reads it as it reads its own.
-        again = difference(logits(PeftModel.from_pretrained(base(ours.model), folder / "trained" / "adapter").eval(), batch), wanted)
+        again = difference(logits(PeftModel.from_pretrained(base(ours.model), folder / "trained").eval(), batch), wanted)
         if not again <= ALLOWED:
             problems.append("the adapter that was trained further differs")
     effect = difference(plain, wanted)

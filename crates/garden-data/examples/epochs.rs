@@ -31,6 +31,7 @@ fn main() {
         example,
         bad_row: BadRow::Stop,
         patches: batch_size * largest,
+        tokens: usize::MAX,
         ahead: Ahead { threads: number(6), bytes: number(7) },
     };
     let batches = Batches::new(dataset.len(), [].into(), batch_size, Some(42));

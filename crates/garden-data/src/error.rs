@@ -19,6 +19,8 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<&'static str>,
     },
     /// A field of a configuration is missing or has an unsupported value.
     Field {
@@ -28,6 +30,8 @@ pub enum Error {
         field: String,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<&'static str>,
     },
     /// A picture cannot be used.
     Picture {
@@ -91,11 +95,19 @@ impl Error {
     }
 
     pub(crate) fn broken(path: &Path, problem: impl fmt::Display) -> Error {
-        Error::Broken { path: path.to_path_buf(), problem: problem.to_string() }
+        Error::Broken { path: path.to_path_buf(), problem: problem.to_string(), hint: None }
     }
 
     pub(crate) fn field(path: &Path, field: impl Into<String>, problem: impl Into<String>) -> Error {
-        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
+        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into(), hint: None }
+    }
+
+    /// The same error of a model's file with what to do about it.
+    pub(crate) fn advised(mut self, text: &'static str) -> Error {
+        if let Error::Broken { hint, .. } | Error::Field { hint, .. } = &mut self {
+            *hint = Some(text);
+        }
+        self
     }
 
     pub(crate) fn dataset(path: &Path, problem: impl Into<String>) -> Error {
@@ -119,6 +131,7 @@ impl Error {
         match self {
             Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
             Error::NoSplit { hint, .. } => Some(hint),
+            Error::Broken { hint, .. } | Error::Field { hint, .. } => *hint,
             _ => None,
         }
     }
@@ -140,8 +153,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
-            Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
-            Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
+            Error::Broken { path, problem, .. } => write!(f, "`{}`: {problem}", path.display()),
+            Error::Field { path, field, problem, .. } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
             Error::NoSplit { path, split, .. } => write!(f, "dataset `{}`: has no split `{split}`", path.display()),

@@ -14,6 +14,13 @@ impl Default for Fingerprint {
 }
 
 impl Fingerprint {
+    /// The fingerprint of numbers, one after the other.
+    pub(crate) fn of_numbers(numbers: &[u64]) -> u64 {
+        let mut made = Fingerprint::default();
+        numbers.iter().for_each(|number| made.number(*number));
+        made.value()
+    }
+
     /// Adds bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0 = bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

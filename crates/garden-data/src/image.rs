@@ -54,6 +54,16 @@ struct Header {
     values: u64,
     /// Whether rows can be used as they are decoded, without the whole picture in memory.
     is_by_rows: bool,
+    used: UsedPart,
+}
+
+/// Parts of a file that the picture is made without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsedPart {
+    /// Whether there are further frames or pages: the first is used.
+    pub is_first_of_several: bool,
+    /// Whether it is gray of 16 bits: values above 255 become white, as in Pillow.
+    pub is_clipped_gray: bool,
 }
 
 /// Bytes per RGB pixel.
@@ -76,6 +86,7 @@ pub(crate) struct Glance {
     pub is_whole: bool,
     /// Peak bytes while decoding, besides the file itself and some rows.
     pub decoding_bytes: u64,
+    pub used: UsedPart,
 }
 
 /// Width and height of a picture as displayed, from its header alone. `name` is only for errors.
@@ -91,7 +102,12 @@ pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Gla
     let (width, height) = (header.width as usize, header.height as usize);
     let (width, height) = if header.orientation.swaps_sides() { (height, width) } else { (width, height) };
     let is_whole = !(header.is_by_rows && header.orientation.is_upright() && header.values == 0);
-    Ok(Glance { width, height, is_whole, decoding_bytes: header.decoding_bytes() })
+    Ok(Glance { width, height, is_whole, decoding_bytes: header.decoding_bytes(), used: header.used })
+}
+
+/// Whether bytes begin like a picture that is read.
+pub(crate) fn is_picture(data: &[u8]) -> bool {
+    Format::of(data).is_ok()
 }
 
 impl Picture {
@@ -129,14 +145,14 @@ impl Format {
             [b'B', b'M', ..] => Ok(Format::Bmp),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Format::Tiff),
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Format::Webp),
-            _ => Err("this is not a JPEG, PNG, WebP, GIF, BMP or TIFF file".to_string()),
+            _ => Err(not_read(data)),
         }
     }
 
     fn header(self, source: &Source) -> Result<Header, String> {
         match self {
             Format::Bmp => source.parse(bmp::header),
-            Format::Gif => source.parse(gif::header),
+            Format::Gif => gif::whole_header(source),
             Format::Jpeg => source.parse(jpeg_header),
             Format::Png => png::header(source),
             Format::Tiff => tiff::header(source),
@@ -145,15 +161,51 @@ impl Format {
     }
 }
 
+/// Why a file is not read: what it seems to be, and what to do.
+fn not_read(data: &[u8]) -> String {
+    let brand = data.get(4..12).unwrap_or_default();
+    let kind = match data {
+        _ if brand.starts_with(b"ftypavi") => "an AVIF picture",
+        _ if [&b"ftypheic"[..], b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypmsf1"].contains(&brand) => {
+            "a HEIC picture"
+        }
+        [0, 0, 0, 12, b'j', b'P', ..] | [0xff, 0x4f, 0xff, 0x51, ..] => "a JPEG 2000 picture",
+        [0, 0, 0, 12, b'J', b'X', b'L', ..] | [0xff, 0x0a, ..] => "a JPEG XL picture",
+        [b'8', b'B', b'P', b'S', ..] => "a Photoshop file",
+        [b'%', b'P', b'D', b'F', ..] => "a PDF file",
+        _ if data.starts_with(b"version https://git-lfs") => {
+            return "this is a Git LFS pointer and not the picture: fetch it with `git lfs pull`".to_string();
+        }
+        _ => return not_text(data),
+    };
+    format!(
+        "this is {kind}, which is not read: convert it to PNG or JPEG, as with Pillow's `Image.open(...).save(...)`"
+    )
+}
+
+/// What a file that is no picture contains.
+fn not_text(data: &[u8]) -> String {
+    let start = String::from_utf8_lossy(&data[..data.len().min(200)]).trim_start().to_ascii_lowercase();
+    if start.starts_with("<!doctype html") || start.starts_with("<html") {
+        return "this is a web page and not a picture: download it again".to_string();
+    }
+    if start.starts_with("<svg") || start.starts_with("<?xml") {
+        return "this is an SVG drawing, which is not read: convert it to PNG".to_string();
+    }
+    "this is not a JPEG, PNG, WebP, GIF, BMP or TIFF file".to_string()
+}
+
 fn jpeg_header(data: &[u8]) -> Result<Header, String> {
     let header = jpeg::header(data)?;
     let frame = header.frame.ok_or("there is no frame header")?;
+    frame.check()?;
     Ok(Header {
         width: frame.width as u64,
         height: frame.height as u64,
         orientation: Orientation::of_exif(&header.exif),
         values: if frame.is_progressive { frame.coefficient_bytes() } else { 0 },
         is_by_rows: true,
+        used: UsedPart::default(),
     })
 }
 

@@ -13,10 +13,11 @@ mod survey;
 mod template;
 mod tokenizer;
 
+pub use dataset::field_names::{FieldMeanings, FieldNames, IgnoredFields};
 pub use dataset::file::read_picture;
 pub use dataset::free::{Json, Real};
 pub use dataset::record::{Record, StoredPicture};
-pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, hub_cache, model_folder};
+pub use dataset::{Ahead, Dataset, ImagePaths, Order, Portion, Prefetch, Source, hub_cache, model_folder};
 pub use error::Error;
 pub use example::boxes::{BoxFormat, BoxSettings, BoxSource, BoxUnit, Objects, RowBox, TextBoxes, WrittenBox};
 pub use example::keys::{COMMON_SHARE, KeyCounter};
@@ -26,18 +27,19 @@ pub use example::selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use example::{Example, ExampleSettings, Labels, Outcome, Said, SystemPrompt};
 pub use fingerprint::Fingerprint;
 pub use image::{
-    ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size, usual_decoding_bytes,
+    ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, UsedPart, drawn_png, picture_size, usual_decoding_bytes,
 };
 pub use loader::batches::{BatchSize, Batches};
 pub use loader::collate::Collator;
+pub use loader::mixture::Mixture;
 pub use loader::normalisation::Normalisation;
-pub use loader::{BadRow, Loader, LoaderBuffers, LoaderSettings, MicroBatch};
+pub use loader::{BadRow, Loader, LoaderBuffers, LoaderSettings, MicroBatch, SkippedRow};
 pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor};
 pub use survey::tally::Tally;
 pub use survey::{
-    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, RowSize,
-    Survey, SurveySettings,
+    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PartlyUsed, PictureTotals, Problem,
+    ProblemKind, RowSize, Survey, SurveySettings, SurveyedPortion,
 };
 pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};
 pub use tokenizer::{SpecialTokens, Tokenizer};

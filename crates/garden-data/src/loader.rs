@@ -6,6 +6,7 @@
 
 pub(crate) mod batches;
 pub(crate) mod collate;
+pub(crate) mod mixture;
 pub(crate) mod normalisation;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,8 @@ pub struct LoaderSettings {
     pub bad_row: BadRow,
     /// Patches of the largest micro-batch; buffers are sized for it.
     pub patches: usize,
+    /// Tokens of the largest micro-batch: a row that makes one longer was changed after it was looked at.
+    pub tokens: usize,
     /// Threads that read and decode, and the bytes of micro-batches that may wait.
     pub ahead: Ahead,
 }
@@ -56,10 +59,19 @@ pub struct MicroBatch {
     pub images: Images,
     /// Number of tokens that count in the loss.
     pub trained: usize,
-    /// Errors of rows that could not be used and were left out.
-    pub skipped: Vec<Error>,
+    /// Rows that could not be used and were left out.
+    pub skipped: Vec<SkippedRow>,
     /// Number of rows that were too long and left out.
     pub dropped: usize,
+}
+
+/// A row that could not be used, and why.
+#[derive(Debug)]
+pub struct SkippedRow {
+    /// Its index in the dataset.
+    pub row: usize,
+    /// Why; the error names its place.
+    pub error: Error,
 }
 
 /// Number and size of a loader's buffers.
@@ -206,7 +218,7 @@ impl Shared {
             match self.add(collator, row, &settings) {
                 Ok(Some(trained)) => made.trained += trained,
                 Ok(None) => made.dropped += 1,
-                Err(error) if self.settings.bad_row == BadRow::Skip => made.skipped.push(error),
+                Err(error) if self.settings.bad_row == BadRow::Skip => made.skipped.push(SkippedRow { row, error }),
                 Err(error) => return Err(error),
             }
         }
@@ -217,7 +229,12 @@ impl Shared {
     fn add(&self, collator: &mut Collator, row: usize, settings: &ExampleSettings) -> Result<Option<usize>, Error> {
         let record = self.dataset.read(row)?;
         let Outcome::Kept(example) = Example::of(&self.processor, &record, settings)? else { return Ok(None) };
-        let trained = example.trained();
+        let (trained, tokens) = (example.trained(), collator.tokens() + example.tokens.len());
+        if tokens > self.settings.tokens {
+            let most = self.settings.tokens;
+            let problem = format!("makes a micro-batch of {tokens} tokens; {most} were planned before step 1");
+            return Err(Error::row(&record.place, problem).with_hint("the file was changed after the run began"));
+        }
         collator.add(example, &record.pictures)?;
         Ok(Some(trained))
     }

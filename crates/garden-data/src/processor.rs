@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::image::{ImageSettings, MAX_PIXELS, Patcher, picture_size};
 use crate::template::{Chat, Ending, Message, Template, TemplateFile};
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::settings::TokenizerSettings;
 
 /// The image placeholder token, unless `tokenizer_config.json` names another.
 const IMAGE_TOKEN: &str = "<|image_pad|>";
@@ -51,10 +52,11 @@ impl Processor {
         let tokenizer_path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::read(&tokenizer_path)?;
         let template = Template::open(folder, template)?;
-        // Newer folders have the settings of all processors in one file.
-        let [older, newer] = ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name));
-        let images_path = if !older.exists() && newer.exists() { newer } else { older };
-        let images = ImageSettings::read(&images_path)?;
+        TokenizerSettings::read(folder)?.check(&tokenizer)?;
+        let (images, images_path) = ImageSettings::find(folder)?.ok_or_else(|| {
+            Error::broken(folder, "has no image settings: neither preprocessor_config.json nor processor_config.json")
+                .advised("copy preprocessor_config.json of the original model into the folder")
+        })?;
         let name = template.token("image_token").unwrap_or(IMAGE_TOKEN);
         let image_token = tokenizer.added_token(name).ok_or_else(|| {
             Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, the placeholder for images"))

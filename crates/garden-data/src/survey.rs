@@ -6,6 +6,7 @@
 
 mod distribution;
 mod largest_batch;
+mod portions;
 mod problem;
 mod row;
 pub(crate) mod tally;
@@ -18,10 +19,13 @@ use serde::Serialize;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
+use crate::image::Picture;
 use crate::loader::batches::Batches;
+use crate::loader::mixture::Mixture;
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
-use largest_batch::LargestBatch;
+use largest_batch::{LargestBatch, LargestRows};
+use portions::Portions;
 use row::{Fit, ReadRow, RowSurvey, SurveyedPicture, Surveyor};
 
 pub use largest_batch::RowSize;
@@ -49,6 +53,8 @@ pub struct SurveySettings<'a> {
     pub batch_size: usize,
     /// Whether to keep the size of each row, needed for micro-batches cut by tokens.
     pub keeps_sizes: bool,
+    /// Whether to decode every picture: only that finds damage behind a header.
+    pub decodes: bool,
     /// Number of threads.
     pub threads: usize,
 }
@@ -89,8 +95,14 @@ pub struct Survey {
     pub sizes: Vec<RowSize>,
     /// Equal for equal rows in the same order.
     pub fingerprint: u64,
+    /// The datasets that it was joined from, in their order.
+    pub portions: Vec<SurveyedPortion>,
     /// Totals over the pictures of all readable rows.
     pub pictures: PictureTotals,
+    /// Pictures with several frames or pages, of which the first is used.
+    pub several_frames: PartlyUsed,
+    /// Pictures in gray of 16 bits, whose values above 255 become white.
+    pub clipped_gray: PartlyUsed,
     /// Bytes of the largest stored row with its compressed pictures.
     pub row_bytes: u64,
     /// Peak bytes of a thread that reads rows and decodes their pictures one after the other.
@@ -103,6 +115,22 @@ pub struct Survey {
     pub trained_tokens: Distribution,
     /// Pixels per picture, before resizing.
     pub pixels: Distribution,
+}
+
+/// Survey of one of several datasets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedPortion {
+    /// Number of rows.
+    pub rows: usize,
+    /// Rows that will be trained on.
+    pub kept: usize,
+    /// Number of bad rows.
+    pub bad: usize,
+    /// Tokens of the rows that will be trained on.
+    pub tokens: u64,
+    /// Equal for equal rows in the same order.
+    pub fingerprint: u64,
+    largest: LargestRows,
 }
 
 /// A duplicate row.
@@ -142,6 +170,15 @@ pub struct IgnoredField {
     pub first: String,
 }
 
+/// Pictures of which not everything is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PartlyUsed {
+    /// Number of pictures.
+    pub pictures: usize,
+    /// Position of the first row with one; empty if there is none.
+    pub first: String,
+}
+
 /// Totals over pictures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PictureTotals {
@@ -166,10 +203,11 @@ impl Survey {
         settings: SurveySettings,
         mut progress: impl FnMut(usize),
     ) -> Survey {
-        let looker = Surveyor { dataset, processor, config, settings: settings.example };
+        let looker = Surveyor { dataset, processor, config, settings: settings.example, decodes: settings.decodes };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
         let most = LargestBatch::new(settings.batch_size);
-        let mut sum = Sum { most, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
+        let portions = Portions::of(dataset, settings.batch_size);
+        let mut sum = Sum { most, portions, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
         std::thread::scope(|scope| {
             // Each thread takes every n-th run of rows and has its own queue: read in turn, the queues give the rows in order.
             let looker = &looker;
@@ -177,8 +215,11 @@ impl Survey {
                 .map(|thread| {
                     let (give, take) = sync_channel::<Vec<RowSurvey>>(AHEAD);
                     scope.spawn(move || {
+                        let mut picture = Picture::default();
                         for start in (thread * STRETCH..rows).step_by(threads * STRETCH) {
-                            let looks = (start..rows.min(start + STRETCH)).map(|row| looker.survey(row)).collect();
+                            let looks = (start..rows.min(start + STRETCH))
+                                .map(|row| looker.survey(row, &mut picture))
+                                .collect();
                             if give.send(looks).is_err() {
                                 return;
                             }
@@ -199,6 +240,12 @@ impl Survey {
 }
 
 impl Survey {
+    /// Limits of the largest micro-batch that a mixture of the datasets can produce.
+    pub fn limits_of_mixture(&self, mixture: &Mixture, batch_size: usize) -> Limits {
+        let largest: Vec<LargestRows> = self.portions.iter().map(|portion| portion.largest.clone()).collect();
+        LargestBatch::limits_of_mixed(&largest, &mixture.most_in(batch_size), batch_size)
+    }
+
     /// Limits of the largest of these micro-batches; needs the sizes of rows.
     pub fn limits_of(&self, batches: &Batches) -> Limits {
         let of_batch = |number: usize| {
@@ -216,6 +263,7 @@ impl Survey {
 struct Sum {
     survey: Survey,
     most: LargestBatch,
+    portions: Portions,
     keeps_sizes: bool,
     /// One per row; meaningless for a row that could not be read.
     fingerprints: Vec<u64>,
@@ -229,6 +277,7 @@ impl Sum {
         if self.keeps_sizes {
             survey.sizes.push(surveyed.size());
         }
+        self.portions.add(&surveyed);
         let bad = match surveyed {
             RowSurvey::Unread(problem) => {
                 self.fingerprints.push(0);
@@ -265,6 +314,8 @@ impl Sum {
         }
         for picture in &seen.pictures {
             survey.pictures.add(picture);
+            survey.several_frames.count(picture.used.is_first_of_several, &seen.place);
+            survey.clipped_gray.count(picture.used.is_clipped_gray, &seen.place);
             survey.pixels.add(picture.pixels());
         }
         match seen.fit {
@@ -300,11 +351,10 @@ impl Sum {
     }
 
     fn finish(self) -> Survey {
-        let Sum { mut survey, most, fingerprints, .. } = self;
+        let Sum { mut survey, most, portions, fingerprints, .. } = self;
         survey.limits = most.limits();
-        let mut made = Fingerprint::default();
-        fingerprints.iter().for_each(|row| made.number(*row));
-        survey.fingerprint = made.value();
+        survey.portions = portions.finish(&fingerprints);
+        survey.fingerprint = Fingerprint::of_numbers(&fingerprints);
         let mut duplicates = duplicates(&fingerprints, &survey.left_out);
         survey.duplicate_count = duplicates.len();
         duplicates.truncate(KEPT_PROBLEMS);
@@ -333,6 +383,36 @@ fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
         same.flat_map(|same| same[1..].iter().map(|row| Duplicate { row: *row, first: same[0] })).collect();
     found.sort_unstable_by_key(|duplicate| duplicate.row);
     found
+}
+
+impl PartlyUsed {
+    fn count(&mut self, is_one: bool, place: &str) {
+        if is_one && self.pictures == 0 {
+            self.first = place.to_string();
+        }
+        self.pictures += usize::from(is_one);
+    }
+}
+
+impl Survey {
+    /// A sentence for each kind of picture of which not everything is used.
+    pub fn picture_words(&self) -> Vec<String> {
+        let kinds = [
+            (&self.several_frames, "several frames or pages: the first one is used"),
+            (&self.clipped_gray, "16-bit gray: values above 255 become white, as in Pillow's `convert(\"RGB\")`"),
+        ];
+        let there = kinds.into_iter().filter(|(kind, _)| kind.pictures > 0);
+        there
+            .map(|(kind, what)| {
+                let pictures = if kind.pictures == 1 {
+                    "1 picture has".to_string()
+                } else {
+                    format!("{} pictures have", kind.pictures)
+                };
+                format!("{pictures} {what}, first {}", kind.first)
+            })
+            .collect()
+    }
 }
 
 impl PictureTotals {

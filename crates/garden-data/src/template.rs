@@ -19,11 +19,14 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::file::{self, LARGEST_SETTINGS};
 use crate::dataset::free::{Json, ordered};
 use crate::error::Error;
+use crate::tokenizer::settings::TokenizerSettings;
 use bounded::Compiled;
 use budget::{LONGEST_TEXT, STEPS};
 
-/// Special tokens available to templates.
-const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
+/// Files with a template, in the order in which transformers looks for one.
+const PROCESSOR: &str = "processor_config.json";
+const OLDER: &str = "chat_template.json";
+const NEWER: &str = "chat_template.jinja";
 /// The message field with the assistant's tool calls.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
 /// Names of the field with an assistant's reasoning. transformers copies it to the first two, which templates read.
@@ -208,6 +211,31 @@ impl TemplateFile {
         };
         Ok(TemplateFile { path: path.to_path_buf(), source })
     }
+
+    /// The template in the files of a folder, if there is one, in the order of transformers.
+    pub fn find(folder: &Path) -> Result<Option<TemplateFile>, Error> {
+        let [processor, older, newer] = [PROCESSOR, OLDER, NEWER].map(|name| folder.join(name));
+        if processor.exists() && !read_json(&processor)?["chat_template"].is_null() {
+            return Ok(Some(TemplateFile::read(&processor)?));
+        }
+        [older, newer].iter().find(|path| path.exists()).map(|path| TemplateFile::read(path)).transpose()
+    }
+
+    /// Writes the template into a folder, in place of those that its files have.
+    pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        let [processor, older, newer] = [PROCESSOR, OLDER, NEWER].map(|name| folder.join(name));
+        if processor.exists() {
+            let mut value = read_json(&processor)?;
+            if value.as_object_mut().is_some_and(|fields| fields.remove("chat_template").is_some()) {
+                let text = format!("{value:#}\n");
+                garden_files::replace(&processor, text).map_err(|error| Error::file(&processor, error))?;
+            }
+        }
+        if older.exists() {
+            std::fs::remove_file(&older).map_err(|error| Error::file(&older, error))?;
+        }
+        garden_files::replace(&newer, &self.source).map_err(|error| Error::file(&newer, error))
+    }
 }
 
 /// How a rendered conversation ends.
@@ -225,37 +253,34 @@ pub struct Template {
     environment: Environment<'static>,
     compiled: Compiled,
     path: PathBuf,
-    /// The special tokens of `tokenizer_config.json`, by field.
-    tokens: Vec<(&'static str, String)>,
+    /// The special tokens, by the names that templates have for them.
+    tokens: BTreeMap<String, String>,
 }
 
 impl Template {
-    /// Finds the template of a model: the given one, else `chat_template.jinja`, else `chat_template.json`, else in `tokenizer_config.json`.
+    /// Finds the template of a model: the given one, else as in transformers that in `processor_config.json`, `chat_template.json` or
+    /// `chat_template.jinja`, and only then that in `tokenizer_config.json`.
     pub fn open(folder: &Path, given: Option<&TemplateFile>) -> Result<Template, Error> {
-        let settings_path = folder.join("tokenizer_config.json");
-        let settings = if settings_path.exists() { read_json(&settings_path)? } else { serde_json::Value::Null };
-        let tokens = TOKENS.into_iter().filter_map(|name| Some((name, token_text(&settings[name])?))).collect();
-        if let Some(TemplateFile { path, source }) = given {
-            return Template::new(path, source, tokens);
+        let tokens = TokenizerSettings::read(folder)?.names();
+        if let Some(file) = given.cloned().map_or_else(|| TemplateFile::find(folder), |file| Ok(Some(file)))? {
+            return Template::new(&file, tokens);
         }
-        for path in ["chat_template.jinja", "chat_template.json"].map(|name| folder.join(name)) {
-            if path.exists() {
-                return Template::new(&path, &TemplateFile::read(&path)?.source, tokens);
-            }
+        let settings = folder.join("tokenizer_config.json");
+        if settings.exists() {
+            return Template::new(&TemplateFile::read(&settings)?, tokens);
         }
-        if settings.is_null() {
-            let problem = "has no `chat_template.jinja`, `chat_template.json` or `tokenizer_config.json`";
-            return Err(Error::broken(folder, problem));
-        }
-        let source = source_in(&settings_path, &settings)?;
-        Template::new(&settings_path, &source, tokens)
+        let problem = "has no `chat_template.jinja`, `chat_template.json` or `tokenizer_config.json`";
+        Err(Error::broken(folder, problem).advised(
+            "pass a template as --chat-template, or copy chat_template.jinja or chat_template.json of the original model into the folder",
+        ))
     }
 
-    fn new(path: &Path, source: &str, tokens: Vec<(&'static str, String)>) -> Result<Template, Error> {
+    fn new(file: &TemplateFile, tokens: BTreeMap<String, String>) -> Result<Template, Error> {
+        let TemplateFile { path, source } = file;
         let unusable = |error: minijinja::Error| Error::broken(path, format!("not a usable chat template: {error}"));
         let syntax = python::syntax().map_err(unusable)?;
         let compiled = Compiled::new(&python::without_generation_tags(source), &syntax).map_err(unusable)?;
-        Ok(Template { environment: python::environment(), compiled, path: path.to_path_buf(), tokens })
+        Ok(Template { environment: python::environment(), compiled, path: path.clone(), tokens })
     }
 
     /// The file it was read from.
@@ -263,9 +288,9 @@ impl Template {
         &self.path
     }
 
-    /// The special token in a field of `tokenizer_config.json`.
-    pub(crate) fn token(&self, field: &str) -> Option<&str> {
-        self.tokens.iter().find(|(name, _)| *name == field).map(|(_, text)| text.as_str())
+    /// The special token of this name.
+    pub(crate) fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.get(name).map(String::as_str)
     }
 
     /// The text of a conversation, with one placeholder per image.
@@ -277,13 +302,12 @@ impl Template {
         }
         let messages: Vec<Value> = chat.messages.iter().map(Message::value).collect();
         let tools = if chat.tools.is_empty() { Value::from(()) } else { chat.tools.iter().map(Json::value).collect() };
-        let tokens: BTreeMap<&str, String> = self.tokens.iter().cloned().collect();
         let values = context! {
             messages,
             tools,
             documents => (),
             add_generation_prompt => ending == Ending::Answer,
-            ..Value::from(tokens)
+            ..Value::from(self.tokens.clone())
         };
         self.compiled.render(&self.environment, values).map_err(|error| {
             let reason = match error.kind() {
@@ -307,9 +331,4 @@ fn source_in(path: &Path, value: &serde_json::Value) -> Result<String, Error> {
     let named = field.as_array().and_then(|list| list.iter().find(|one| one["name"] == "default"));
     let source = field.as_str().or_else(|| named?["template"].as_str());
     source.map(str::to_string).ok_or_else(|| Error::field(path, "chat_template", "is missing"))
-}
-
-/// A special token is a string, or an object with its text.
-fn token_text(value: &serde_json::Value) -> Option<String> {
-    value.as_str().or_else(|| value["content"].as_str()).map(str::to_string)
 }

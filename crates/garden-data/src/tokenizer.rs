@@ -9,8 +9,10 @@ mod bpe;
 mod file;
 mod offsets;
 mod pre_tokenizer;
+pub(crate) mod settings;
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
@@ -48,8 +50,11 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Tokenizer, Error> {
-        let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
-            .map_err(|error| Error::file(path, error))?;
+        let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS);
+        let text = text.map_err(|error| missing(path, error))?;
+        if garden_files::is_lfs_pointer(&text) {
+            return Err(Error::broken(path, "is a Git LFS pointer, not the file").advised(LFS));
+        }
         file::read(path, &text)
     }
 
@@ -140,6 +145,16 @@ impl Tokenizer {
         self.by_text.get(text).copied()
     }
 
+    /// The added tokens with their texts.
+    pub(crate) fn added_tokens(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.by_text.iter().map(|(text, token)| (text.as_str(), *token))
+    }
+
+    /// Whether an added token is looked for in the normalised text.
+    pub(crate) fn is_normalised(&self, token: i32) -> bool {
+        self.added_later.has(token)
+    }
+
     /// Whether a token is special, that is, never part of user text.
     pub fn is_special(&self, token: i32) -> bool {
         usize::try_from(token).is_ok_and(|token| self.is_special.get(token) == Some(&true))
@@ -148,6 +163,25 @@ impl Tokenizer {
     /// One more than the largest token.
     pub fn size(&self) -> usize {
         self.pieces.len()
+    }
+}
+
+/// What to do about files that Git LFS has not fetched.
+const LFS: &str = "run `git lfs install` and `git lfs pull` in the folder, or download the model with `hf download`";
+/// What to do about a tokenizer in files of an older format.
+const CONVERT: &str = "transformers writes it from the two: `AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)`";
+/// What to do about a folder without a tokenizer.
+const COPY: &str = "copy tokenizer.json and tokenizer_config.json of the original model into the folder";
+
+/// A tokenizer that cannot be read, with what to do about it.
+fn missing(path: &Path, error: io::Error) -> Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return Error::file(path, error);
+    }
+    let has_older = ["vocab.json", "merges.txt"].iter().all(|name| path.with_file_name(name).exists());
+    match has_older {
+        true => Error::broken(path, "is missing; there are only vocab.json and merges.txt").advised(CONVERT),
+        false => Error::broken(path, "is missing").advised(COPY),
     }
 }
 

@@ -47,6 +47,11 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Whether a file is only a pointer to what Git LFS has not fetched.
+pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"version https://git-lfs.github.com/spec/")
+}
+
 /// Rejects lengths over the limit.
 pub fn fits(length: u64, most: u64) -> io::Result<()> {
     match length > most {

@@ -72,6 +72,9 @@ pub struct Message {
     /// Whether a sample is to be taken now, whatever the interval.
     #[serde(skip_serializing_if = "is_false")]
     pub sample: bool,
+    /// Whether it has found by itself that it holds too much: it saves, and ends.
+    #[serde(skip_serializing_if = "is_false")]
+    pub at_limit: bool,
     /// Something that a person should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub say: Option<String>,

@@ -173,6 +173,9 @@ impl<'k, 'a> Guard<'k, 'a> {
                         self.session.learn_checkpoint(checkpoint);
                     }
                     self.has_told |= message.event == Some(EventKind::Checkpoint) && self.asked_at.is_some();
+                    if message.at_limit {
+                        self.ends_itself();
+                    }
                 }
                 Happening::Ended(ending) if self.goes_on() => self.ended = Some(ending),
                 Happening::Ended(ending) => break ending,
@@ -366,6 +369,20 @@ impl<'k, 'a> Guard<'k, 'a> {
         } else {
             decide(moment, &self.session.pace, rules, judge)
         }
+    }
+
+    /// The program has found between two of our samples that it holds too much: it saves and ends as if we had asked.
+    fn ends_itself(&mut self) {
+        if !matches!(self.phase, Phase::Running) || self.session.asked.is_some() {
+            return;
+        }
+        // The recorder keeps what it cannot write to itself.
+        drop(self.live.watch.sample());
+        let moment = self.moment();
+        self.attempt.highest_bytes = self.attempt.highest_bytes.max(moment.held);
+        self.find_method();
+        self.reach(&Reason::Told { held: moment.held, limit: moment.limit }, Reached::Asked);
+        self.ask_to_save();
     }
 
     /// Asked to end after the next periodic checkpoint: the limit still holds.

@@ -317,6 +317,13 @@ pub enum Reason {
         /// What it may hold.
         limit: u64,
     },
+    /// The program has told that one more step might not fit.
+    Told {
+        /// What the tree holds.
+        held: u64,
+        /// What it may hold.
+        limit: u64,
+    },
     /// There is hardly anything left.
     LastLine {
         /// What the tree holds.
@@ -346,6 +353,9 @@ impl Reason {
             ),
             Reason::Share { held, limit } => {
                 format!("{} in use, {:.0} % of {}, and still rising", Bytes(held), share(held, limit), Bytes(limit))
+            }
+            Reason::Told { held, limit } => {
+                format!("{} in use, and one more step might not fit into {}", Bytes(held), Bytes(limit))
             }
             Reason::LastLine { held, limit } => {
                 format!(

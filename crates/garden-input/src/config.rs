@@ -15,6 +15,9 @@ const LARGEST: u64 = 1 << 20;
 /// Channels of an image.
 const CHANNELS: usize = 3;
 
+/// Base of the vision tower's rotary frequencies.
+const VISION_THETA: f64 = 10_000.0;
+
 /// The configuration of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -28,6 +31,8 @@ pub struct Config {
     pub image_token: i32,
     /// The padding token, whose embedding is not trained, if there is one.
     pub padding_token: Option<i32>,
+    /// Whether the weights are said to be quantised (`quantization_config`).
+    pub is_quantised: bool,
 }
 
 /// The decoder.
@@ -51,6 +56,8 @@ pub struct TextConfig {
     pub theta: f32,
     /// Rotary frequencies for time, row and column (`mrope_section`).
     pub sections: [usize; 3],
+    /// Share of attention weights that transformers drops in training (`attention_dropout`).
+    pub attention_dropout: f32,
 }
 
 impl TextConfig {
@@ -134,39 +141,54 @@ impl<'a> Fields<'a> {
     fn config(self) -> Result<Config, Error> {
         let kind = self.get("model_type").and_then(Value::as_str).unwrap_or("");
         if kind != "qwen2_5_vl" {
-            return Err(Error::field(
-                self.path,
-                "model_type",
-                format!("is `{kind}`; this program trains `qwen2_5_vl`"),
-            ));
+            return Err(Error::Unsupported { path: self.path.to_path_buf(), kind: kind.to_string() });
         }
+        self.check_weights()?;
         let text = self.inside("text_config").unwrap_or(self);
         let vision = self.inside("vision_config").ok_or_else(|| self.missing("vision_config"))?;
         let config = Config {
             text: text.text()?,
             vision: vision.vision()?,
-            is_tied: self
-                .get("tie_word_embeddings")
-                .or_else(|| text.get("tie_word_embeddings"))
-                .and_then(Value::as_bool)
-                .unwrap_or(false),
+            // Either place ties them, as in transformers.
+            is_tied: [self, text].iter().any(|fields| fields.is_true("tie_word_embeddings")),
             image_token: self.whole("image_token_id")? as i32,
-            padding_token: text
-                .get("pad_token_id")
-                .or_else(|| self.get("pad_token_id"))
-                .and_then(Value::as_i64)
-                .map(|token| token as i32),
+            padding_token: text.get("pad_token_id").and_then(Value::as_i64).map(|token| token as i32),
+            is_quantised: self.get("quantization_config").is_some(),
         };
         self.check(&config)?;
         Ok(config)
     }
 
+    /// Refuses weights in other files or formats than are read here.
+    fn check_weights(self) -> Result<(), Error> {
+        if let Some(file) = self.get("transformers_weights") {
+            let hint = "rename the file to model.safetensors and remove the field";
+            let problem = format!("is {file}; only model.safetensors or the files of its index are read");
+            return Err(Error::field(self.path, "transformers_weights", problem).with_hint(hint));
+        }
+        let Some(quantised) = self.inside("quantization_config") else { return Ok(()) };
+        let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("bitsandbytes");
+        let is_nf4 = quantised.get("bnb_4bit_quant_type").and_then(Value::as_str) == Some("nf4");
+        if method == "bitsandbytes" && is_nf4 && quantised.is_true("load_in_4bit") {
+            return Ok(());
+        }
+        let hint = "use the original 16-bit weights, with --load-in-4bit where memory is short";
+        let problem = format!("is of `{method}`; only NF4 of bitsandbytes is supported");
+        Err(Error::field(self.path, "quantization_config", problem).with_hint(hint))
+    }
+
     fn text(self) -> Result<TextConfig, Error> {
         self.must_be("hidden_act", "silu")?;
-        if self.get("use_sliding_window").and_then(Value::as_bool) == Some(true) {
+        if self.is_true("use_sliding_window") {
             return Err(Error::field(self.path, self.way("use_sliding_window"), "is true, which is not supported"));
         }
-        let rope = self.inside("rope_parameters").or_else(|| self.inside("rope_scaling"));
+        let kinds = self.get("layer_types").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if let Some(kind) = kinds.iter().find(|kind| kind.as_str() != Some("full_attention")) {
+            let problem = format!("has {kind}; only \"full_attention\" is supported");
+            return Err(Error::field(self.path, self.way("layer_types"), problem));
+        }
+        // Of the two, transformers takes the older one.
+        let rope = self.inside("rope_scaling").or_else(|| self.inside("rope_parameters"));
         let rope = rope.ok_or_else(|| self.missing("rope_scaling"))?;
         let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str).unwrap_or("default");
         if !matches!(kind, "default" | "mrope") {
@@ -187,6 +209,7 @@ impl<'a> Fields<'a> {
             epsilon: self.number("rms_norm_eps")? as f32,
             theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
             sections: rope.sections()?,
+            attention_dropout: self.get("attention_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
         })
     }
 
@@ -208,6 +231,7 @@ impl<'a> Fields<'a> {
                 format!("is {channels}; only {CHANNELS} are supported"),
             ));
         }
+        self.check_rotary()?;
         let (patch, merge, window) =
             (self.whole("patch_size")?, self.whole("spatial_merge_size")?, self.whole("window_size")?);
         let side = window / merge.max(1) / patch.max(1);
@@ -236,8 +260,34 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// The vision tower's rotary frequencies have one base in all models of this family.
+    fn check_rotary(self) -> Result<(), Error> {
+        let rope = self.inside("rope_parameters").unwrap_or(self);
+        if let Some(theta) = rope.get("rope_theta").filter(|theta| theta.as_f64() != Some(VISION_THETA)) {
+            let problem = format!("is {theta}; only {VISION_THETA} is supported");
+            return Err(Error::field(self.path, rope.way("rope_theta"), problem));
+        }
+        match rope.get("rope_type").filter(|kind| !matches!(kind.as_str(), Some("axial" | "default"))) {
+            Some(kind) => {
+                let problem = format!("is {kind}; only \"axial\" is supported");
+                Err(Error::field(self.path, rope.way("rope_type"), problem))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a head dimension that is not the usual one.
+    fn check_head(self, size: usize) -> Result<(), Error> {
+        match self.get("head_dim").filter(|head| head.as_u64() != Some(size as u64)) {
+            Some(head) => Err(Error::field(self.path, self.way("head_dim"), format!("is {head}; expected {size}"))),
+            None => Ok(()),
+        }
+    }
+
     fn check(self, config: &Config) -> Result<(), Error> {
         let (text, vision) = (&config.text, &config.vision);
+        self.inside("text_config").unwrap_or(self).check_head(text.hidden / text.heads)?;
+        self.inside("vision_config").map_or(Ok(()), |fields| fields.check_head(vision.hidden / vision.heads))?;
         let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
         if !text.hidden.is_multiple_of(text.heads) || !text.head_size().is_multiple_of(2) {
             return wrong(
@@ -277,6 +327,10 @@ impl<'a> Fields<'a> {
 
     fn get(self, name: &str) -> Option<&'a Value> {
         self.value.get(name).filter(|value| !value.is_null())
+    }
+
+    fn is_true(self, name: &str) -> bool {
+        self.get(name).and_then(Value::as_bool) == Some(true)
     }
 
     fn inside(self, name: &'a str) -> Option<Fields<'a>> {
@@ -323,18 +377,19 @@ pub fn read_max_positions(folder: &Path) -> Option<usize> {
     value.get("text_config").and_then(found).or_else(|| found(&value)).map(|positions| positions as usize)
 }
 
-/// End-of-sequence tokens from `generation_config.json`, else from `config.json`; empty if neither has them.
+/// End-of-sequence tokens from `generation_config.json`, or without such a file from `config.json`, as in transformers; empty if it has none.
 pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
     for name in ["generation_config.json", "config.json"] {
         let path = folder.join(name);
         let Ok(text) = read_settings(&path) else { continue };
         let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))?;
-        let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
+        let said = |fields: &Value| fields.get("eos_token_id").filter(|token| !token.is_null()).cloned();
+        let found = said(&value).or_else(|| said(value.get("text_config")?));
         let all = match found {
-            None | Some(Value::Null) => continue,
-            Some(Value::Array(all)) => all.clone(),
-            Some(one) => vec![one.clone()],
+            None => return Ok(Vec::new()),
+            Some(Value::Array(all)) => all,
+            Some(one) => vec![one],
         };
         let token = |value: &Value| {
             let token = value.as_i64().and_then(|token| i32::try_from(token).ok());

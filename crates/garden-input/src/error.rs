@@ -1,7 +1,15 @@
 //! Configuration errors: always the file, the field, the expected and the actual value.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+/// Models that are supported.
+pub const SUPPORTED: &str = "supported models are Qwen2.5-VL and fine-tunes of it: Qwen/Qwen2.5-VL-3B-Instruct, \
+     Qwen/Qwen2.5-VL-7B-Instruct, Qwen/Qwen2.5-VL-32B-Instruct and Qwen/Qwen2.5-VL-72B-Instruct";
+/// What a model folder has.
+const FILES: &str =
+    "a model folder has config.json, tokenizer.json, preprocessor_config.json and weights as *.safetensors";
 
 /// Why a configuration cannot be used.
 #[derive(Debug)]
@@ -20,6 +28,13 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A model of a kind that is not supported.
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// `model_type`, or nothing where it is missing.
+        kind: String,
+    },
     /// A field is missing or has an unsupported value.
     Field {
         /// The file.
@@ -28,6 +43,8 @@ pub enum Error {
         field: String,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<&'static str>,
     },
 }
 
@@ -41,7 +58,25 @@ impl Error {
     }
 
     pub(crate) fn field(path: &Path, field: impl Into<String>, problem: impl Into<String>) -> Error {
-        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
+        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into(), hint: None }
+    }
+
+    /// The same error with a hint.
+    pub(crate) fn with_hint(mut self, text: &'static str) -> Error {
+        if let Error::Field { hint, .. } = &mut self {
+            *hint = Some(text);
+        }
+        self
+    }
+
+    /// What would help, if known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Error::Unsupported { .. } => Some(SUPPORTED),
+            Error::Field { hint, .. } => *hint,
+            Error::File { source, .. } if source.kind() == ErrorKind::NotFound => Some(FILES),
+            Error::File { .. } | Error::Broken { .. } => None,
+        }
     }
 }
 
@@ -50,7 +85,10 @@ impl fmt::Display for Error {
         match self {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
-            Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
+            Error::Unsupported { path, kind } => {
+                write!(f, "`{}`: field `model_type` is `{kind}`; this program trains `qwen2_5_vl`", path.display())
+            }
+            Error::Field { path, field, problem, .. } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
         }
     }
 }
@@ -59,7 +97,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::File { source, .. } => Some(source),
-            Error::Broken { .. } | Error::Field { .. } => None,
+            Error::Broken { .. } | Error::Unsupported { .. } | Error::Field { .. } => None,
         }
     }
 }

@@ -4,12 +4,14 @@
 
 mod config;
 mod error;
+mod generation;
 mod limits;
 mod presets;
 mod row;
 
 pub use config::{Config, TextConfig, VisionConfig, read_end_tokens, read_max_positions};
-pub use error::Error;
+pub use error::{Error, SUPPORTED};
+pub use generation::read_other_generation;
 pub use limits::Limits;
 pub use presets::{PRESETS, Preset};
 pub use row::{Grid, IGNORED, Images, Prompt, Row};

@@ -107,6 +107,7 @@ impl Config {
                 epsilon: 1e-6,
                 theta: 1e4,
                 sections: [4, 6, 6],
+                attention_dropout: 0.0,
             },
             vision: VisionConfig {
                 depth: 3,
@@ -123,6 +124,7 @@ impl Config {
             is_tied: true,
             image_token: 536,
             padding_token: None,
+            is_quantised: false,
         }
     }
 }
@@ -150,6 +152,7 @@ impl Preset {
                 epsilon: 1e-6,
                 theta: 1e6,
                 sections: [16, 24, 24],
+                attention_dropout: 0.0,
             },
             vision: VisionConfig {
                 depth: 32,
@@ -167,6 +170,7 @@ impl Preset {
             is_tied: sizes.is_tied,
             image_token: 151_655,
             padding_token: None,
+            is_quantised: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod adapter;
 pub(crate) mod adapter_config;
 pub(crate) mod drawn;
+pub(crate) mod files;
 pub(crate) mod full;
 pub(crate) mod layout;
 pub(crate) mod mapped;
@@ -11,6 +12,7 @@ pub(crate) mod names;
 pub(crate) mod nf4_checkpoint;
 pub(crate) mod quantise;
 pub(crate) mod safetensors_writer;
+pub(crate) mod samples;
 pub(crate) mod shapes;
 pub(crate) mod sum;
 
@@ -22,13 +24,13 @@ use std::path::{Path, PathBuf};
 use garden_device::Dtype;
 use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::{Dtype as FileDtype, SafeTensors};
-use serde_json::Value;
 
 use crate::checkpoint::drawn::{Drawn, Sheet};
+use crate::checkpoint::files::{no_tensors, weight_files};
 use crate::checkpoint::mapped::{Watched, watch};
-use crate::checkpoint::names::newer;
+use crate::checkpoint::names::{EMBEDDING, HEAD, newer};
 use crate::error::Error;
-use garden_files::{open, read_settings};
+use garden_files::open;
 use garden_input::Config;
 
 /// The files of a checkpoint and the location of each tensor.
@@ -103,10 +105,9 @@ pub(crate) struct Stored<'a> {
 }
 
 impl Checkpoint {
-    /// Opens `model.safetensors`, or the files listed in `model.safetensors.index.json`.
+    /// Opens `model.safetensors`, else the files listed in `model.safetensors.index.json`.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
-        let index = folder.join("model.safetensors.index.json");
-        let paths = if index.exists() { shards(folder, &index)? } else { vec![folder.join("model.safetensors")] };
+        let paths = weight_files(folder)?;
         let mut checkpoint =
             Checkpoint { folder: folder.to_path_buf(), files: Vec::new(), sheet: None, tensors: BTreeMap::new() };
         for path in paths {
@@ -166,8 +167,7 @@ impl Checkpoint {
         // SAFETY: the file is only read. Truncating it while a tensor of it is being read ends this program (`mapped.rs`); a file truncated before is
         // refused (`is_there`).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
-        let (header, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| Error::broken(path, format!("not a safetensors file: {error}")))?;
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| no_tensors(path, &map, &error))?;
         let start = header + 8;
         for (name, info) in metadata.tensors() {
             let (begin, end) = (start + info.data_offsets.0, start + info.data_offsets.1);
@@ -316,6 +316,31 @@ impl Checkpoint {
         }
     }
 
+    /// Refuses weights that mean something else than their configuration says, as transformers would read them.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), Error> {
+        if config.is_quantised && !self.files.is_empty() && self.packed_weight().is_none() {
+            let path = self.folder.join("config.json");
+            let problem = "is there, but the weights are not quantised: transformers would quantise them while loading";
+            let hint = "remove the field from config.json; --load-in-4bit packs the weights while loading";
+            return Err(Error::field(&path, "quantization_config", problem).advised(hint));
+        }
+        if !config.is_tied || !self.has(HEAD) || !self.has(EMBEDDING) {
+            return Ok(());
+        }
+        let (head, embedding) = (self.any(HEAD)?, self.any(EMBEDDING)?);
+        let is_equal = (head.dtype, head.shape, head.bytes) == (embedding.dtype, embedding.shape, embedding.bytes);
+        head.forget();
+        embedding.forget();
+        if is_equal {
+            return Ok(());
+        }
+        let problem =
+            "differs from the embedding, though `tie_word_embeddings` in config.json says that they are the same";
+        let hint = "set every `tie_word_embeddings` in config.json to false to use this head, as transformers does; \
+                    or save the model without it";
+        Err(Error::tensor(head.path, HEAD, problem).advised(hint))
+    }
+
     /// A tensor of this shape; trailing dimensions in the file may be merged (the patch embedding's convolution is a matrix here).
     pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, Error> {
         let tensor = self.tensor(name)?;
@@ -397,20 +422,6 @@ fn position<const N: usize>(bytes: &[u8], is_wrong: impl Fn([u8; N]) -> bool) ->
     let has_wrong = |piece: &[[u8; N]]| piece.iter().fold(false, |found, value| found | is_wrong(*value));
     let first = PIECE * values.chunks(PIECE).position(has_wrong)?;
     values[first..].iter().position(|value| is_wrong(*value)).map(|place| first + place)
-}
-
-fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
-    let text = read_settings(index).map_err(|error| Error::file(index, error))?;
-    let value: Value =
-        serde_json::from_str(&text).map_err(|error| Error::broken(index, format!("not JSON: {error}")))?;
-    let map = value
-        .get("weight_map")
-        .and_then(Value::as_object)
-        .ok_or_else(|| Error::field(index, "weight_map", "is missing"))?;
-    let mut names: Vec<&str> = map.values().filter_map(Value::as_str).collect();
-    names.sort_unstable();
-    names.dedup();
-    Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
 #[cfg(test)]

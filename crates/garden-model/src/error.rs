@@ -19,10 +19,12 @@ pub enum Error {
     },
     /// A file is malformed.
     Broken {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<String>,
     },
     /// A model's configuration cannot be used.
     Config(garden_input::Error),
@@ -34,6 +36,8 @@ pub enum Error {
         field: String,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<String>,
     },
     /// A tensor is missing or does not match the configuration.
     Tensor {
@@ -43,6 +47,8 @@ pub enum Error {
         tensor: String,
         /// What is wrong with it.
         problem: String,
+        /// What would help, if known.
+        hint: Option<String>,
     },
     /// A value of a tensor is too large for the dtype it is written in.
     TooLarge {
@@ -73,11 +79,28 @@ impl Error {
     }
 
     pub(crate) fn broken(path: &Path, problem: impl fmt::Display) -> Error {
-        Error::Broken { path: path.to_path_buf(), problem: problem.to_string() }
+        Error::Broken { path: path.to_path_buf(), problem: problem.to_string(), hint: None }
     }
 
     pub(crate) fn field(path: &Path, field: impl Into<String>, problem: impl Into<String>) -> Error {
-        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
+        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into(), hint: None }
+    }
+
+    /// The same error with what to do about it.
+    pub(crate) fn advised(mut self, text: impl Into<String>) -> Error {
+        if let Error::Broken { hint, .. } | Error::Field { hint, .. } | Error::Tensor { hint, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
+
+    /// What would help, if known.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Error::Broken { hint, .. } | Error::Field { hint, .. } | Error::Tensor { hint, .. } => hint.as_deref(),
+            Error::Config(error) => error.hint(),
+            _ => None,
+        }
     }
 
     /// A value that is not finite once it is rounded to the dtype it is written in.
@@ -94,7 +117,7 @@ impl Error {
     }
 
     pub(crate) fn tensor(path: &Path, tensor: impl Into<String>, problem: impl Into<String>) -> Error {
-        Error::Tensor { path: path.to_path_buf(), tensor: tensor.into(), problem: problem.into() }
+        Error::Tensor { path: path.to_path_buf(), tensor: tensor.into(), problem: problem.into(), hint: None }
     }
 }
 
@@ -102,9 +125,11 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
-            Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
-            Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
-            Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
+            Error::Broken { path, problem, .. } => write!(f, "`{}`: {problem}", path.display()),
+            Error::Field { path, field, problem, .. } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
+            Error::Tensor { path, tensor, problem, .. } => {
+                write!(f, "`{}`: tensor `{tensor}` {problem}", path.display())
+            }
             Error::TooLarge { path, tensor, dtype, place } => {
                 write!(f, "`{}`: tensor `{tensor}` is too large for {dtype} at {place}", path.display())
             }

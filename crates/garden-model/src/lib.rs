@@ -15,10 +15,12 @@ mod proof;
 
 pub use batch::Batch;
 pub use checkpoint::adapter::{Adapter, read_adapter, write_adapter};
+pub use checkpoint::files::unread_weights;
 pub use checkpoint::full::saved_dtype;
 pub use checkpoint::merge::{Merge, MergeReport, MergeSettings, PackedBase};
 pub use checkpoint::nf4_checkpoint::{FourBit, packing_bytes};
 pub use checkpoint::quantise::{PackReport, pack_checkpoint};
+pub use checkpoint::samples::TensorSample;
 pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;
@@ -29,6 +31,7 @@ pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use model::{Model, StepResult, Training};
 pub use network::lora::{LoraConfig, Targets};
 pub use network::parameters::{Parameter, Storage};
+pub use network::targets::LINEARS;
 pub use optimizer::Optimizer;
 pub use proof::{
     AdapterProof, Difference, MergeProof, compare_logits, plan_proof, proof_prompts, prove_adapter, prove_merge,

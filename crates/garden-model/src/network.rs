@@ -12,6 +12,7 @@ pub(crate) mod pass;
 pub(crate) mod patches;
 pub(crate) mod rotary;
 pub(crate) mod swiglu;
+pub(crate) mod targets;
 pub(crate) mod vision;
 pub(crate) mod windows;
 
@@ -41,6 +42,7 @@ pub(crate) struct Network {
 impl Network {
     pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
         let text = &config.text;
+        builder.checkpoint.check(config)?;
         builder.check_saved(config)?;
         let vision = Vision::build(builder, &config.vision)?;
         builder.part = Part::Decoder;

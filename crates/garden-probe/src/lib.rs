@@ -23,7 +23,7 @@ pub use gpu::{GpuSample, Gpus};
 pub use groups::{MemoryGroup, memory_groups};
 pub use host::{GroupLimit, Host, Limits, Owner, Reading, Space, space_at};
 pub use machine::{MachineMemory, MachineProbe, memory_limit};
-pub use process::{Identity, Memory, Process, Shares};
+pub use process::{Identity, Memory, OwnMemory, Process, Shares};
 pub use role::Role;
 pub use sampler::{ProcessSample, Sampler, TreeSample};
 pub use tree::{Tree, find_training};

@@ -93,6 +93,29 @@ impl Stat<'_> {
     }
 }
 
+/// What our own process holds, read often: two numbers of a short file.
+#[derive(Debug)]
+pub struct OwnMemory {
+    statm: File,
+    page_bytes: u64,
+}
+
+impl OwnMemory {
+    /// Begins to read it.
+    pub fn open() -> io::Result<OwnMemory> {
+        Ok(OwnMemory { statm: File::open("/proc/self/statm")?, page_bytes: rustix::param::page_size() as u64 })
+    }
+
+    /// Resident anonymous memory, in bytes; the kernel may be some hundred KB off while threads come and go.
+    pub fn anonymous(&self) -> Option<u64> {
+        let mut buffer = [0; 128];
+        let length = self.statm.read_at(&mut buffer, 0).ok()?;
+        let mut pages = std::str::from_utf8(&buffer[..length]).ok()?.split_whitespace().skip(1).map(str::parse::<u64>);
+        let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+        Some(resident.saturating_sub(shared) * self.page_bytes)
+    }
+}
+
 /// A process's memory counters, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {

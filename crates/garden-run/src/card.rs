@@ -130,11 +130,11 @@ fn about(record: &RunRecord) -> String {
         }
         (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.rank_words()),
     };
-    let rows = grouped(record.job.train.used());
+    let rows = rows_words(record);
     let (steps, tokens) = (record.last_step(), record.tokens().unwrap_or(0));
     let _ = write!(
         text,
-        "\n\nTrained on {rows} rows for {} steps of {} ({} tokens) in {}.",
+        "\n\nTrained on {rows} for {} steps of {} ({} tokens) in {}.",
         grouped(steps),
         match recipe.batch() {
             BatchSize::Rows(rows) => format!("{} rows", rows * recipe.gradient_accumulation),
@@ -156,6 +156,17 @@ fn about(record: &RunRecord) -> String {
         };
     }
     text
+}
+
+/// How many rows, and how many of each dataset; the datasets have no names here, as those are places of a machine.
+fn rows_words(record: &RunRecord) -> String {
+    let rows = format!("{} rows", grouped(record.job.train.used()));
+    let datasets = record.job.datasets();
+    if datasets.len() < 2 {
+        return rows;
+    }
+    let each: Vec<String> = datasets.iter().map(|dataset| grouped(dataset.per_epoch)).collect();
+    format!("{rows} of {} datasets ({} in an epoch)", datasets.len(), each.join(" + "))
 }
 
 fn numbers(record: &RunRecord) -> String {

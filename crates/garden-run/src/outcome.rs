@@ -32,6 +32,9 @@ impl LeftOut {
     }
 }
 
+/// Rows that were left out and are named.
+const SHOWN_ROWS: usize = 5;
+
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOutcome<'a> {
@@ -54,15 +57,28 @@ impl RunOutcome<'_> {
 
     /// Rows that were left out, in words.
     fn left_out_words(&self) -> Option<String> {
-        let later = self.record.end.as_ref().map_or(0, |end| end.progress.skipped);
+        let later = self.record.left_out.len();
         let words = [
             (self.left_out.bad, "rows that cannot be used"),
             (self.left_out.long, "rows that are too long"),
-            (later, "times a row whose picture could not be decoded"),
+            (later, "times a row that turned out broken while training"),
         ];
         let words: Vec<String> =
             words.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         (!words.is_empty()).then(|| format!("left out: {}", words.join(", ")))
+    }
+
+    /// The first rows that turned out broken, each once.
+    fn broken_rows(&self) -> Vec<String> {
+        let (mut rows, mut more) = (Vec::new(), 0);
+        for line in self.record.left_out_rows() {
+            match rows.len() < SHOWN_ROWS {
+                true => rows.push(format!("  {line}")),
+                false => more += 1,
+            }
+        }
+        rows.extend((more > 0).then(|| format!("  and {more} more: `left_out` in log.jsonl")));
+        rows
     }
 
     /// Where the result is, and what it was proven by.
@@ -116,7 +132,7 @@ impl RunOutcome<'_> {
         if let Some(share) = idle.filter(|_| self.plan.device == DeviceKind::Cuda) {
             let _ = writeln!(text, "the GPU was idle for {:.1} % of the step time", 100.0 * share);
         }
-        for words in self.left_out_words().into_iter().chain(self.result_words()) {
+        for words in self.left_out_words().into_iter().chain(self.broken_rows()).chain(self.result_words()) {
             let _ = writeln!(text, "{words}");
         }
         text
@@ -134,8 +150,11 @@ impl RunOutcome<'_> {
             "seconds": record.seconds(),
             "steps": record.job.steps(),
             "rows": record.job.train.used(),
+            "datasets": record.job.datasets(),
             "result": record.end,
             "evaluations": self.first_and_best().map(|(first, last)| json!({"first": first, "last": last})),
+            "is_worse_than_before": record.better_start().is_some(),
+            "left_out": record.left_out,
             "predictions": record.predictions,
             "verdict": self.diagnosis().map(|found| found.verdict.name()),
             "summary": self.diagnosis().map(|found| found.summary.clone()),

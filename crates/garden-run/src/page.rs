@@ -6,7 +6,7 @@ use std::path::Path;
 use garden_guard::Summary;
 use garden_memory::{Verdict, elapsed, grouped, short_time};
 use garden_report::{Block, News, Page, Section, json_text};
-use garden_train::{EvalReport, FIELDS, Field, Recipe};
+use garden_train::{DatasetRows, EvalReport, FIELDS, Field, Recipe};
 use serde_json::{Value, json};
 
 use crate::answers::exhibits;
@@ -22,15 +22,15 @@ pub fn page(record: &RunRecord, command: Option<String>) -> Page {
     let mut sections: Vec<Section> = answers.into_iter().collect();
     sections.extend(evaluations(record));
     sections.extend(fields(record));
+    sections.extend(left_out(record));
     sections.extend(memory(record, judged.as_ref()));
     sections.extend(record.guard.as_ref().filter(|summary| summary.attempts.len() > 1).map(guarded));
+    sections.extend(datasets(record));
     sections.push(recipe(&record.job.recipe));
     let (word, news) = outcome(record);
     let recipe = &record.job.recipe;
-    let mut environment = vec![
-        ("base model".to_string(), recipe.base_model.clone()),
-        ("dataset".to_string(), recipe.dataset.display().to_string()),
-    ];
+    let mut environment =
+        vec![("base model".to_string(), recipe.base_model.clone()), ("dataset".to_string(), recipe.dataset_words())];
     if let Some(judged) = judged {
         environment.extend(judged.environment);
         notes.extend(judged.notes);
@@ -78,8 +78,10 @@ fn told(record: &RunRecord) -> Value {
         "seconds": record.seconds(),
         "steps": record.last_step(),
         "rows": record.job.train.used(),
+        "datasets": record.job.datasets(),
         "result": record.end,
         "evaluations": record.evaluations,
+        "left_out": record.left_out,
         "verdict": diagnosis.map(|found| found.verdict.name()),
         "planned": record.planned,
         "guard": record.guard,
@@ -145,7 +147,7 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     let has_answers = record.evaluations.iter().any(|report| report.exact_match.is_some());
     let has_fields = record.evaluations.iter().any(|report| report.field_accuracy.is_some());
     let has_boxes = record.evaluations.iter().any(|report| report.mean_iou.is_some());
-    let best = record.best().map(|best| best.step);
+    let (result, start) = (record.best().map(|best| best.step), record.better_start());
     let by = format!(" (best by {})", record.job.recipe.metric_for_best_model.name());
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
@@ -157,7 +159,12 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     }
     header.push("time".into());
     let row = |report: &EvalReport| {
-        let mark = if Some(report.step) == best { by.as_str() } else { "" };
+        let is_best = start.map_or(Some(report.step) == result, |start| start.step == report.step);
+        let mark = match is_best {
+            true => by.as_str(),
+            false if Some(report.step) == result => " (the result)",
+            false => "",
+        };
         let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
         cells.extend(has_accuracy.then(|| share(report.mean_token_accuracy)));
         cells.extend(has_answers.then(|| share(report.exact_match)));
@@ -173,6 +180,25 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     let answers = if has_answers { format!(", with answers to {} of them", last.answers) } else { String::new() };
     let words = format!("On {} held-out rows{answers}.", grouped(last.rows));
     Some(Section { title: "Evaluations".into(), body: vec![Block::Paragraph(words), Block::Table(header, rows)] })
+}
+
+/// Rows that are named on the page.
+const LEFT_OUT: usize = 100;
+
+/// Rows that turned out broken while training.
+fn left_out(record: &RunRecord) -> Option<Section> {
+    let rows = record.left_out_rows();
+    let shown = rows.iter().take(LEFT_OUT).map(|row| vec![(*row).to_string()]).collect();
+    let more = rows.len().saturating_sub(LEFT_OUT);
+    let more = if more == 0 { String::new() } else { format!(" The first {LEFT_OUT} are shown; log.jsonl has all.") };
+    let words = format!(
+        "{} turned out broken after the run had begun and {} left out, {} times in all: their steps were made without them.{more}",
+        if rows.len() == 1 { "1 row".to_string() } else { format!("{} rows", grouped(rows.len())) },
+        if rows.len() == 1 { "was" } else { "were" },
+        grouped(record.left_out.len())
+    );
+    let body = vec![Block::Paragraph(words), Block::Table(vec!["row".into()], shown)];
+    (!rows.is_empty()).then(|| Section { title: "Rows left out".into(), body })
 }
 
 /// How often each field was right in the first evaluation and in another one, those that are wrong most often first.
@@ -237,6 +263,22 @@ pub fn settings(recipe: &Recipe) -> Vec<Setting> {
         default: usual.setting(field.name),
     };
     FIELDS.iter().map(setting).collect()
+}
+
+/// What came of which dataset, where that is not all of one.
+fn datasets(record: &RunRecord) -> Option<Section> {
+    let datasets = record.job.datasets();
+    if !DatasetRows::are_mixed(&datasets) {
+        return None;
+    }
+    let header = ["dataset", "rows per epoch", "share", "rows trained on", "rows stored"].map(Cow::from).to_vec();
+    let row = |rows: &DatasetRows| {
+        let counts = [rows.per_epoch, rows.used, rows.stored].map(grouped);
+        let [per_epoch, used, stored] = counts;
+        vec![rows.dataset.clone(), per_epoch, percent(rows.share), used, stored]
+    };
+    let rows = datasets.iter().map(row).collect();
+    Some(Section { title: "Datasets".into(), body: vec![Block::Table(header, rows)] })
 }
 
 fn recipe(recipe: &Recipe) -> Section {

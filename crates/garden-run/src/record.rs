@@ -1,5 +1,6 @@
 //! Everything that a run has left in its output folder.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -8,7 +9,8 @@ use garden_memory::{Bytes, Question, elapsed};
 use garden_report::JudgedTrace;
 use garden_trace::{ReadOptions, read_path};
 use garden_train::{
-    End, EvalReport, Job, LogLine, MemoryPlan, Prediction, RunEnd, StepLine, first_and_best, read_log, read_predictions,
+    End, EvalReport, Job, LeftOutLine, LogLine, MemoryPlan, Prediction, RunEnd, StepLine, first_and_best, read_log,
+    read_predictions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +58,8 @@ pub struct RunRecord {
     pub steps: Vec<StepLine>,
     /// The evaluations that it has.
     pub evaluations: Vec<EvalReport>,
+    /// Rows that turned out broken while training and were left out, once for each time.
+    pub left_out: Vec<LeftOutLine>,
     /// The answers of the evaluation whose step the result is.
     pub predictions: Vec<Prediction>,
 }
@@ -68,13 +72,17 @@ impl RunRecord {
         let judge = |read: garden_trace::ReadTrace| {
             JudgedTrace::of(read.trace, read.input, Question::default(), garden_probe::memory_limit())
         };
-        let (mut steps, mut evaluations) = (Vec::new(), Vec::new());
+        let (mut steps, mut evaluations, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         for line in read_log(folder) {
             match line {
                 LogLine::Step(step) => steps.push(step),
                 LogLine::Evaluation(line) => evaluations.push(line.report()),
+                LogLine::LeftOut(line) => left_out.push(line),
             }
         }
+        let mut predictions = read_predictions(folder);
+        // Answers of an evaluation that the run has not made are those of another run in this folder.
+        predictions.retain(|answer| evaluations.iter().any(|report: &EvalReport| report.step == answer.step));
         Ok(RunRecord {
             job,
             guard: read_json(&folder.join(GUARD).join(EXIT)),
@@ -83,7 +91,8 @@ impl RunRecord {
             end: RunEnd::read(folder),
             steps,
             evaluations,
-            predictions: read_predictions(folder),
+            left_out,
+            predictions,
         })
     }
 
@@ -138,10 +147,27 @@ impl RunRecord {
         self.job.recipe.best_by().best(&self.evaluations)
     }
 
-    /// The last step that was made, as far as the files tell.
+    /// The last step that was made, as far as the files tell: not each is logged or told, but where a run was stopped there is a checkpoint.
     pub fn last_step(&self) -> usize {
         let logged = self.steps.last().map_or(0, |step| step.step);
-        self.end.as_ref().map_or(logged, |end| end.progress.step)
+        let attempt = self.guard.as_ref().and_then(|summary| summary.attempts.last());
+        let told = attempt.and_then(|attempt| attempt.last_step).map_or(0, |step| step as usize);
+        let saved = attempt.and_then(|attempt| attempt.checkpoint_step).map_or(0, |step| step as usize);
+        self.end.as_ref().map_or(logged.max(told).max(saved), |end| end.progress.step)
+    }
+
+    /// The evaluation before the first step, where the result is worse than that.
+    pub(crate) fn better_start(&self) -> Option<&EvalReport> {
+        let best_by = self.job.recipe.best_by();
+        let start = self.evaluations.first().filter(|first| first.step == 0)?;
+        let (before, result) = (best_by.score(start)?, best_by.score(self.best()?)?);
+        best_by.is_better(before, result).then_some(start)
+    }
+
+    /// What was wrong with rows that were left out, each once: an epoch meets the same ones again.
+    pub(crate) fn left_out_rows(&self) -> Vec<&str> {
+        let mut seen = BTreeSet::new();
+        self.left_out.iter().map(|line| line.left_out.as_str()).filter(|row| seen.insert(*row)).collect()
     }
 
     /// Tokens that were read, as far as the files tell.
@@ -183,6 +209,9 @@ impl RunRecord {
             let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
             if let Some((before, after)) = before.field_accuracy.zip(after.field_accuracy) {
                 let _ = write!(text, ", correct fields {} → {}", percent(before), percent(after));
+            }
+            if self.better_start().is_some() {
+                text += ": worse than before training";
             }
         }
         text

@@ -119,6 +119,13 @@ impl Followed {
                 event.data = Metrics::Evaluation(metrics).value();
                 event
             }
+            // Where its files are is nobody's business.
+            LogLine::LeftOut(line) => {
+                let what = if line.is_evaluated { "validation row" } else { "training row" };
+                let message =
+                    format!("Step {}{of}: {what} {} cannot be used and was left out", line.step, line.row + 1);
+                NewEvent::of(format!("left_out:{}:{}:{}", line.step, line.row, line.is_evaluated), message)
+            }
         }
     }
 
@@ -239,6 +246,7 @@ fn write_table(log: &Path, table: &Path) -> io::Result<u64> {
                 let report = line.report();
                 (report.step, 2, [finite(report.loss), report.mean_token_accuracy])
             }
+            LogLine::LeftOut(_) => continue,
         };
         if row.is_none_or(|(before, _)| before != step) {
             end_row(row.replace((step, [None; 4])))?;

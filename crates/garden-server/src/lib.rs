@@ -30,6 +30,7 @@ mod places;
 mod queue;
 mod retention;
 mod routes;
+mod scheduling;
 mod send;
 mod stock;
 pub mod store;
@@ -420,6 +421,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(BLOCKING)
+        .on_thread_start(scheduling::comes_soon)
         .enable_all()
         .build()
         .map_err(Error::Threads)?;
@@ -460,8 +462,15 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
     let listener = TcpListener::bind(asked).await.map_err(|error| Error::Listen(asked, error))?;
     let address = listener.local_addr().map_err(|error| Error::Listen(asked, error))?;
     find_gpu(&server);
-    let mut signals = Signals::new().map_err(Error::Threads)?;
+    let signals = Signals::new().map_err(Error::Threads)?;
     ready(address);
+    // On the threads that answer: from this one each connection would have to be handed over to them.
+    let accepting = tokio::spawn(accept(server, listener, signals));
+    accepting.await.map_err(|error| Error::Threads(io::Error::other(error)))
+}
+
+/// Answers connections until the server is told to end.
+async fn accept(server: Arc<Server>, listener: TcpListener, mut signals: Signals) {
     let router = routes::router(Arc::clone(&server));
     let farewell = GracefulShutdown::new();
     let mut number = 0;
@@ -511,7 +520,6 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
     server.is_ending.store(true, Ordering::Relaxed);
     server.changed();
     drop(tokio::time::timeout(FAREWELL, farewell.shutdown()).await);
-    Ok(())
 }
 
 /// Looks for a GPU in a process of its own, since whoever opens one holds memory of it.

@@ -25,7 +25,7 @@ pub(crate) fn placed_order(server: &Server, job: &JobRecord) -> Result<JobOrder,
     if let Work::Training { recipe } = &mut order.work {
         let folder = server.disk.job(job.id());
         recipe.base_model = find_base(server, &job.base)?.folder.display().to_string();
-        recipe.dataset = rows(server, &folder, &job.training_file, TRAINING)?;
+        recipe.datasets = vec![rows(server, &folder, &job.training_file, TRAINING)?];
         let validation = job.validation_file.as_deref();
         recipe.eval_dataset = validation.map(|name| rows(server, &folder, name, VALIDATION)).transpose()?;
         recipe.output_dir = folder.output();
@@ -39,7 +39,7 @@ pub(crate) fn without_places(mut recipe: Recipe, folder: &JobFolder) -> Recipe {
     let within = |path: &Path| path.strip_prefix(&folder.0).map_or_else(|_| PathBuf::new(), Path::to_path_buf);
     recipe.base_model =
         Path::new(&recipe.base_model).file_name().map(|name| name.display().to_string()).unwrap_or_default();
-    recipe.dataset = within(&recipe.dataset);
+    recipe.datasets = recipe.datasets.iter().map(|path| within(path)).collect();
     recipe.eval_dataset = recipe.eval_dataset.as_deref().map(within);
     recipe.output_dir = within(&recipe.output_dir);
     recipe.adapter = recipe.adapter.as_deref().map(within);

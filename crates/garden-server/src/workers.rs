@@ -7,13 +7,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::setpriority_process;
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
-
-/// The niceness of threads that do long work: a third of the usual share beside others, so that lists are answered beside a job that takes all processors, too.
-const LOW: i32 = 5;
+use crate::scheduling::{comes_last, comes_soon};
 
 tokio::task_local! {
     /// The client whose request this task answers.
@@ -120,9 +117,9 @@ impl Workers {
             let shared = Arc::clone(&shared);
             let name = if kind == Kind::Quick { "quick" } else { "long" };
             std::thread::Builder::new().name(name.into()).spawn(move || {
-                if kind == Kind::Long {
-                    // Of this thread alone; without a right to that it is as quick as the others.
-                    let _ = setpriority_process(None, LOW);
+                match kind {
+                    Kind::Quick => comes_soon(),
+                    Kind::Long => comes_last(),
                 }
                 shared.work();
             })?;

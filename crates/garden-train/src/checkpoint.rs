@@ -9,15 +9,18 @@ use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use garden_device::{Device, Dtype};
+use garden_device::{Device, Dtype, Plan, Purpose};
+use garden_memory::Bytes;
 use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::datasets::{self, RowsOf};
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
 use crate::observer::StepReport;
+use crate::plan::check_free;
 use crate::recipe::{DeviceKind, FIELDS, Field, OnResume, Recipe};
 
 const STATE: &str = "garden_state.json";
@@ -37,11 +40,17 @@ pub struct Progress {
     pub tokens: u64,
     /// Rows that could not be used and were left out.
     pub skipped: usize,
+    /// What was wrong with the first of them, each once.
+    #[serde(default)]
+    pub skipped_rows: Vec<String>,
     /// Rows that were too long and were left out.
     pub dropped: usize,
     /// Losses and hits since the last line of the log.
     pub window: LossWindow,
-    /// The best evaluation so far.
+    /// The evaluation before the first step, which later ones are compared with.
+    #[serde(default)]
+    pub start: Option<Best>,
+    /// The best evaluation after a step so far: its checkpoint becomes the result.
     pub best: Option<Best>,
     /// Evaluations since the best one.
     pub worse: usize,
@@ -50,6 +59,19 @@ pub struct Progress {
     /// Seconds of all steps, evaluations and checkpoints so far, whichever start they were of.
     #[serde(default)]
     pub seconds: f64,
+}
+
+/// Rows that are named in a run's progress: more are counted, and the log has all of them.
+const MOST_NAMED: usize = 20;
+
+impl Progress {
+    /// Counts a row that was left out.
+    pub(crate) fn skip(&mut self, problem: String) {
+        self.skipped += 1;
+        if self.skipped_rows.len() < MOST_NAMED && !self.skipped_rows.contains(&problem) {
+            self.skipped_rows.push(problem);
+        }
+    }
 }
 
 /// Losses that the next line of the log averages, and hits of which it gives the share. Checkpoints of earlier versions have no hits: their share is then of
@@ -70,6 +92,10 @@ pub struct LossWindow {
 impl LossWindow {
     /// Adds a step.
     pub(crate) fn add(&mut self, report: &StepReport) {
+        // All its rows were left out: it has no loss.
+        if report.trained == 0 {
+            return;
+        }
         self.sum += report.loss;
         self.steps += 1;
         self.hits += report.hits as u64;
@@ -171,6 +197,12 @@ pub(crate) struct State {
     /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
     pub contents: Option<u64>,
+    /// What the base model is, in one number. Checkpoints of earlier versions have none.
+    #[serde(default)]
+    pub base: Option<u64>,
+    /// Rows of each dataset. Checkpoints of earlier versions have none: they were made with one dataset.
+    #[serde(default)]
+    pub portions: Vec<RowsOf>,
     /// Where it was computed.
     #[serde(default)]
     pub device: DeviceKind,
@@ -215,6 +247,8 @@ pub(crate) fn save(
     }
     let (draft, old) = (hidden(&path, DRAFT), hidden(&path, OLD));
     delete(&draft)?;
+    let needed = saved_bytes(device.plan());
+    check_free(folder, needed, || format!("checkpoint-{} needs {} of disk", progress.step, Bytes(needed)))?;
     fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
     let written = write(job, progress, log, model, device, &draft);
     let renamed = written.and_then(|()| {
@@ -237,6 +271,11 @@ pub(crate) fn save(
     }
 }
 
+/// The values of a checkpoint.
+fn saved_bytes(plan: &Plan) -> u64 {
+    (plan.bytes(Purpose::Gradients) + plan.bytes(Purpose::Optimizer)) as u64
+}
+
 fn write(
     job: &Job,
     progress: &Progress,
@@ -257,9 +296,10 @@ fn write(
         files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
     }
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
-    let contents = Some(job.train.fingerprint);
+    let (contents, base) = (Some(job.train.fingerprint), job.base_fingerprint);
     let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
-    let state = State { progress, recipe, rows, contents, device, files };
+    let portions = job.train.portions.clone();
+    let state = State { progress, recipe, rows, contents, base, portions, device, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -444,20 +484,21 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         if old == value || is_same_place(old, value) {
             continue;
         }
-        // Rows are known by their contents, which are compared below; a model or an adapter by what its folder holds.
+        // Rows and the base model are known by their contents, which are compared below; an adapter by what its folder holds.
         let has_moved = match *name {
-            "dataset" => state.contents.is_some() && old.is_string() && value.is_string(),
+            "dataset" => state.contents.is_some() && datasets::is_same_division(&state.portions, job),
+            "model" if state.base.is_some() => true,
             "model" | "adapter" => is_moved(old, value),
             _ => false,
         };
         if *on_resume == OnResume::Fixed && !has_moved {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
-                problem: format!("it was made with `{name}` {old}, not {value}"),
+                problem: format!("it was made with `{name}` {}, not {}", shown(old), shown(value)),
                 hint: Some(format!("resume with the old `{name}`, or start over in another `output-dir`")),
             });
         }
-        changed.push(format!("`{name}` from {old} to {value}"));
+        changed.push(format!("`{name}` from {} to {}", shown(old), shown(value)));
     }
     if state.device != job.device {
         let name = |device| match device {
@@ -468,6 +509,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         let (before, now) = (name(state.device), name(job.device));
         changed.push(format!("the device from {before} to {now}, which rounds differently"));
     }
+    compare_base(path, state, job, &mut changed)?;
     if state.progress.step > job.steps() {
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
@@ -480,8 +522,12 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: format!(
-                "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
-                state.rows.all, state.rows.left_out, rows.all, rows.left_out
+                "its dataset had {} rows, {} of them unused; now it has {}, {} unused{}",
+                state.rows.all,
+                state.rows.left_out,
+                rows.all,
+                rows.left_out,
+                datasets::changed(&state.recipe, &state.portions, job)
             ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         });
@@ -489,7 +535,10 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     match state.contents {
         Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: "its dataset had different rows, or another order".into(),
+            problem: format!(
+                "its dataset had different rows, or another order{}",
+                datasets::changed(&state.recipe, &state.portions, job)
+            ),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         }),
         Some(_) => Ok(changed),
@@ -498,6 +547,28 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             Ok(changed)
         }
     }
+}
+
+/// Refuses another base model than that of a checkpoint; where that cannot be told, it is said.
+fn compare_base(path: &Path, state: &State, job: &Job, changed: &mut Vec<String>) -> Result<(), Error> {
+    match (state.base, job.base_fingerprint) {
+        (Some(before), Some(now)) if before != now => Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: format!("the run began with another base model than `{}` holds now", job.base.display()),
+            hint: Some("resume with the model that the run began with, or start over in another `output-dir`".into()),
+        }),
+        (None, Some(_)) => {
+            changed
+                .push("an earlier version made the checkpoint: its base model is assumed to be the same".to_string());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A value of a setting in words.
+fn shown(value: &Value) -> String {
+    if value.is_null() { "none".to_string() } else { value.to_string() }
 }
 
 /// A name beside that of a checkpoint that is never taken for one.
@@ -589,6 +660,8 @@ mod tests {
             recipe,
             rows: RowCounts { all: 1, left_out: 0 },
             contents: None,
+            base: None,
+            portions: Vec::new(),
             device: DeviceKind::Cpu,
             files,
         };

@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use garden_data::Problem;
+use garden_memory::Bytes;
+
+use crate::recipe::RecipeError;
 
 /// Which rows something is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,13 @@ pub enum Error {
     },
     /// A row, a picture, the tokenizer or the template cannot be used.
     Data(garden_data::Error),
+    /// A row turned out broken after all rows were looked at.
+    BrokenRow {
+        /// Which one, and why.
+        source: Box<Error>,
+        /// The checkpoint with all steps before it, if any was made.
+        saved: Option<PathBuf>,
+    },
     /// The model, an adapter or a batch cannot be used.
     Model(garden_model::Error),
     /// A file cannot be read or written.
@@ -34,6 +44,15 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The disk has too little space for what is about to be written.
+    NoSpace {
+        /// The folder.
+        folder: PathBuf,
+        /// What needs how much.
+        what: String,
+        /// What there is.
+        free: Bytes,
     },
     /// A checkpoint is not whole, or is of another run.
     Checkpoint {
@@ -61,6 +80,13 @@ pub enum Error {
         given: String,
         /// What the adapter says.
         found: String,
+    },
+    /// The model's configuration wants dropout of attention weights.
+    Dropout {
+        /// `config.json`.
+        path: PathBuf,
+        /// The share that would be dropped.
+        share: f32,
     },
     /// The loss is no number any more.
     NotFinite {
@@ -94,6 +120,8 @@ pub enum Error {
         /// Tokens of a micro-batch.
         tokens: usize,
     },
+    /// A setting does not go with the model.
+    Recipe(RecipeError),
     /// There is nothing to train.
     Empty(String),
 }
@@ -112,6 +140,16 @@ impl Error {
         move |error| Error::Dataset { split, source: Box::new(error) }
     }
 
+    /// Whether one row, or one micro-batch, is to blame.
+    pub(crate) fn is_of_row(&self) -> bool {
+        use garden_data::Error as Row;
+        match self {
+            Error::Data(error) => !matches!(error, Row::Dataset { .. } | Row::NoSplit { .. } | Row::Folder { .. }),
+            Error::Model(error) => matches!(error, garden_model::Error::Batch(_)),
+            _ => false,
+        }
+    }
+
     /// The dataset that it is about, if it is one, and what is wrong.
     pub fn split(&self) -> (Option<Split>, &Error) {
         match self {
@@ -124,6 +162,7 @@ impl Error {
     pub fn is_disk_full(&self) -> bool {
         match self {
             Error::Dataset { source, .. } => source.is_disk_full(),
+            Error::NoSpace { .. } => true,
             Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. }) => {
                 matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
             }
@@ -135,21 +174,32 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Dataset { source, .. } => source.hint(),
-            Error::Data(error @ garden_data::Error::Picture { .. }) => Some(error.hint().map_or_else(
-                || "use `--on-bad-row skip` to skip and count rows whose pictures cannot be decoded".to_string(),
-                str::to_string,
-            )),
+            Error::BrokenRow { saved: Some(_), .. } => Some(
+                "skip such rows from here on with `--resume auto --on-bad-image skip`; or, if the file was changed or moved, put it back and \
+                 use `--resume auto`"
+                    .into(),
+            ),
+            Error::BrokenRow { saved: None, .. } => Some(
+                "`--on-bad-image skip` skips, names and counts such rows; `model-garden check --decode` looks for them before a run".into(),
+            ),
             Error::Data(error) => error.hint().map(str::to_string),
+            Error::NoSpace { .. } => Some(
+                "free some space, then use `--resume auto` (checkpoints are intact); or keep fewer with a smaller `save-total-limit`, or use \
+                 another `output-dir`"
+                    .into(),
+            ),
             Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::Recipe(error) => error.hint.clone(),
             Error::Busy { .. } => Some(
                 "wait until it ends (Ctrl-C, or SIGTERM to that process, makes it save and exit), or use another `output-dir`"
                     .into(),
             ),
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
-            Error::BadRows { .. } => Some(
-                "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
-                 `--on-long-row drop` or `shrink` handles those that are too long"
-                    .into(),
+            Error::Dropout { .. } => Some("set it to 0; `lora-dropout` drops inputs of the adapter".into()),
+            Error::BadRows { problems, .. } => Some(
+                problems.first().and_then(|first| first.hint.as_ref()).map_or_else(String::new, |hint| format!("{hint}; "))
+                    + "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
+                 `--on-long-row drop` or `shrink` handles those that are too long",
             ),
             Error::NoMetric { .. } => Some("choose another `metric-for-best-model`, or other rows to evaluate on".into()),
             Error::LongerThanBatch { length, tokens, .. } => Some(format!(
@@ -173,6 +223,7 @@ impl Error {
             Error::Model(garden_model::Error::Memory(_)) => Some(
                 "another program may have taken it since the plan: check `nvidia-smi`, or plan again with --dry-run".into(),
             ),
+            Error::Model(error) => error.hint().map(str::to_string),
             _ => None,
         }
     }
@@ -183,8 +234,16 @@ impl fmt::Display for Error {
         match self {
             Error::Dataset { source, .. } => source.fmt(f),
             Error::Data(error) => error.fmt(f),
+            Error::BrokenRow { source, saved: Some(path) } => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                write!(f, "{source}; all steps before it are in {name}")
+            }
+            Error::BrokenRow { source, saved: None } => source.fmt(f),
             Error::Model(error) => error.fmt(f),
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
+            Error::NoSpace { folder, what, free } => {
+                write!(f, "{what}, but only {free} is free in `{}`", folder.display())
+            }
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
             Error::Busy { folder, pid } => {
                 write!(f, "`{}` is in use: process {pid} is training there", folder.display())
@@ -192,6 +251,13 @@ impl fmt::Display for Error {
             Error::Adapter { path, field, given, found } => {
                 let path = path.display();
                 write!(f, "the adapter `{path}` was made with `{field}` {found}, but the recipe says {given}")
+            }
+            Error::Dropout { path, share } => {
+                write!(
+                    f,
+                    "`{}`: field `attention_dropout` is {share}; training drops no attention weights",
+                    path.display()
+                )
             }
             Error::NotFinite { step, what } => write!(f, "the {what} is NaN or infinite at step {step}"),
             Error::BadRows { count, rows, problems } => {
@@ -205,6 +271,7 @@ impl fmt::Display for Error {
             Error::LongerThanBatch { place, length, tokens } => {
                 write!(f, "`{place}` has {length} tokens; a micro-batch holds at most {tokens} (`batch-tokens`)")
             }
+            Error::Recipe(error) => error.fmt(f),
             Error::Empty(problem) => f.write_str(problem),
         }
     }

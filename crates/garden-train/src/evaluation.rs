@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use garden_data::{
     Ahead, BatchSize, BoxFormat, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor,
-    Record, SelectiveLoss, SpecialTokens, WrittenBox,
+    Record, SelectiveLoss, SkippedRow, SpecialTokens, WrittenBox,
 };
 use garden_device::Device;
 use garden_model::{Batch, Generator, Model, Prompt, Sampling};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::Progress;
 use crate::error::Error;
 use crate::job::Job;
 use crate::metric::BestBy;
@@ -60,6 +61,7 @@ struct TeacherForced {
     /// The share of tokens whose logit no other one exceeded.
     accuracy: Option<f64>,
     rows: usize,
+    skipped: Vec<SkippedRow>,
 }
 
 /// A row that an answer is wanted for.
@@ -86,7 +88,7 @@ impl Evaluation {
         Ok(Evaluation { dataset, processor, generator, end_tokens })
     }
 
-    /// Evaluates; nothing if somebody wants an end meanwhile. Answers wait beside the file of the best ones.
+    /// Evaluates, with the rows that were left out; nothing if somebody wants an end meanwhile. Answers wait beside the file of the best ones.
     pub fn run(
         &mut self,
         job: &Job,
@@ -94,15 +96,15 @@ impl Evaluation {
         device: &mut dyn Device,
         step: usize,
         wants_end: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<EvalReport>, Error> {
+    ) -> Result<Option<(EvalReport, Vec<SkippedRow>)>, Error> {
         let begin = Instant::now();
         let forced = self.teacher_forced(job, model, device, wants_end)?;
-        let Some(TeacherForced { loss, accuracy, rows }) = forced else { return Ok(None) };
+        let Some(TeacherForced { loss, accuracy, rows, skipped }) = forced else { return Ok(None) };
         let (score, answers) = match self.answers(job, device, step, wants_end) {
             Err(Error::Model(garden_model::Error::Stopped)) => return Ok(None),
             answered => answered?,
         };
-        Ok(Some(EvalReport {
+        let report = EvalReport {
             step,
             loss,
             mean_token_accuracy: accuracy,
@@ -115,7 +117,8 @@ impl Evaluation {
             iou_50: score.iou_50(),
             seconds: begin.elapsed().as_secs_f64(),
             is_best: false,
-        }))
+        };
+        Ok(Some((report, skipped)))
     }
 
     /// The answers of the evaluation before are those of the result.
@@ -144,11 +147,13 @@ impl Evaluation {
         settings.example.selective = SelectiveLoss::default();
         let mut loader = Loader::new(self.dataset.clone(), self.processor.clone(), batches, settings, numbers);
         let (mut sum, mut hits, mut trained, mut count) = (0.0, 0.0, 0, 0);
+        let mut skipped = Vec::new();
         while let Some(made) = loader.next() {
             if wants_end() {
                 return Ok(None);
             }
-            let made = made?;
+            let mut made = made?;
+            skipped.append(&mut made.skipped);
             if made.trained == 0 {
                 loader.give_back(made.images.pixels);
                 continue;
@@ -162,7 +167,7 @@ impl Evaluation {
             loader.give_back(batch.into_pixels());
         }
         let accuracy = (trained > 0).then(|| hits / trained as f64);
-        Ok(Some(TeacherForced { loss: sum / trained.max(1) as f64, accuracy, rows: count }))
+        Ok(Some(TeacherForced { loss: sum / trained.max(1) as f64, accuracy, rows: count, skipped }))
     }
 
     /// Answers some rows, spread evenly over all.
@@ -236,7 +241,7 @@ fn question(
     // Where the last answer begins is found whatever is trained.
     let settings =
         ExampleSettings { labels: Labels::Assistant, selective: SelectiveLoss::default(), ..job.recipe.example(&[]) };
-    let skip = job.recipe.on_bad_row == garden_data::BadRow::Skip;
+    let skip = job.recipe.bad_image() == garden_data::BadRow::Skip;
     let made = dataset.read(row).and_then(|record| Ok((Example::of(processor, &record, &settings)?, record)));
     let (example, record) = match made {
         Ok((Outcome::Kept(example), record)) => (example, record),
@@ -291,6 +296,18 @@ impl<'a> Predictions<'a> {
 
     fn finish(mut self) -> Result<(), Error> {
         self.file.flush().map_err(|error| Error::file(&self.folder.join(Self::DRAFT), error))
+    }
+}
+
+/// Removes answers that a run which goes on from here has not given: they are those of another run, or of steps that it makes again.
+pub(crate) fn forget_others_answers(folder: &Path, progress: &Progress) -> Result<(), Error> {
+    let own = progress.best.map(|best| best.step).or(progress.evaluated.map(|_| 0));
+    let path = folder.join(PREDICTIONS);
+    match read_predictions(folder).first() {
+        Some(first) if Some(first.step) != own => {
+            std::fs::remove_file(&path).map_err(|error| Error::file(&path, error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,33 +4,48 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
-    Processor, SelectiveLoss, SystemPrompt, TemplateFile,
+    Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, LengthLimit,
+    LoaderSettings, Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
 };
 use garden_model::{
-    FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
+    Config, FourBit, GeneratorLimits, GradientCheckpointing, LINEARS, Limits, LoraConfig, Optimizer, Storage, Targets,
+    Training,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::datasets::RowsOf;
 use crate::error::Error;
-use crate::recipe::{self, DeviceKind, Optim, Recipe};
+use crate::recipe::{self, DeviceKind, Optim, Recipe, RecipeError};
 
 /// Rank and alpha of a new adapter, unless the recipe says otherwise.
 pub(crate) const RANK: usize = 16;
 pub(crate) const ALPHA: f32 = 16.0;
 
 /// Rows of a dataset that are used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
-    /// The file or folder.
-    pub path: PathBuf,
-    /// The split of it.
+    /// The datasets: a file or folder each.
+    #[serde(rename = "path", with = "crate::recipe::paths")]
+    pub paths: Vec<PathBuf>,
+    /// The split of them.
     pub split: String,
     /// Files that the rows may name.
     #[serde(default)]
     pub image_paths: Option<ImagePaths>,
-    /// Rows that it has.
+    /// Rows to draw of each of them at most; empty for all rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub most: Vec<usize>,
+    /// What decides which rows are drawn.
+    #[serde(default)]
+    pub seed: u64,
+    /// What the recipe says about fields.
+    #[serde(default)]
+    pub names: FieldNames,
+    /// Rows that they have, or that were drawn.
     pub rows: usize,
+    /// Rows of each dataset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub portions: Vec<RowsOf>,
     /// Those of them that are not used, ascending.
     pub left_out: Vec<u32>,
     /// What all rows say and show, in one number.
@@ -41,6 +56,23 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Rows of a split of datasets, before anybody looked at them.
+    pub(crate) fn of_split(paths: &[PathBuf], split: &str, recipe: &Recipe) -> Rows {
+        let (paths, split) = (paths.to_vec(), split.to_string());
+        Rows { paths, split, image_paths: recipe.image_paths, names: recipe.names(), ..Rows::default() }
+    }
+
+    /// The same with what a look at them has found.
+    pub(crate) fn surveyed(self, dataset: &Dataset, survey: &Survey) -> Rows {
+        Rows {
+            rows: survey.rows,
+            portions: dataset.portions().iter().zip(&survey.portions).map(|(of, seen)| RowsOf::of(of, seen)).collect(),
+            left_out: survey.left_out.clone(),
+            fingerprint: survey.fingerprint,
+            ..self
+        }
+    }
+
     /// Rows that are used.
     pub fn used(&self) -> usize {
         self.rows - self.left_out.len()
@@ -48,13 +80,20 @@ impl Rows {
 
     /// Opens the dataset.
     pub fn dataset(&self) -> Result<Dataset, garden_data::Error> {
-        Dataset::open_with(&self.path, &self.split, self.image_paths)
+        let most = |place: usize| self.most.get(place).or(self.most.last()).copied();
+        let source = |(place, path): (usize, &PathBuf)| {
+            let (path, split) = (path.clone(), self.split.clone());
+            Source { path, split, most: most(place) }
+        };
+        let sources: Vec<Source> = self.paths.iter().enumerate().map(source).collect();
+        Dataset::open_all(&sources, self.image_paths, &self.names, self.seed)
     }
 
     pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
         let dataset = self.dataset()?;
         if dataset.len() != self.rows {
-            let problem = format!("`{}` had {} rows and now has {}", self.path.display(), self.rows, dataset.len());
+            let paths: Vec<String> = self.paths.iter().map(|path| format!("`{}`", path.display())).collect();
+            let problem = format!("{} had {} rows and now has {}", paths.join(" and "), self.rows, dataset.len());
             return Err(Error::Empty(problem));
         }
         Ok(Arc::new(dataset))
@@ -79,6 +118,9 @@ pub struct Job {
     pub device: DeviceKind,
     /// The folder of the base model.
     pub base: PathBuf,
+    /// What the base model is, in one number. Jobs of earlier versions have none.
+    #[serde(default)]
+    pub base_fingerprint: Option<u64>,
     /// The chat template that takes the place of the model's own, as it was when the run began.
     #[serde(default)]
     pub chat_template: Option<TemplateFile>,
@@ -105,7 +147,10 @@ impl Job {
 
     /// The micro-batches of training.
     pub(crate) fn batches(&self) -> Batches {
-        self.train.batches(self.recipe.batch(), self.recipe.shuffle.then_some(self.recipe.seed))
+        match self.mixture() {
+            Some(mixture) => Batches::mixed(mixture, self.train.left_out.as_slice().into(), self.recipe.batch_size),
+            None => self.train.batches(self.recipe.batch(), self.recipe.shuffle.then_some(self.recipe.seed)),
+        }
     }
 
     /// Steps of an epoch; the last one may have fewer micro-batches.
@@ -124,6 +169,12 @@ impl Job {
         epoch * self.batches_per_epoch() + in_epoch * self.recipe.gradient_accumulation
     }
 
+    /// Checkpoints that are written, at most: an evaluation may find a better one.
+    pub(crate) fn saves(&self) -> usize {
+        let evaluations = if self.eval.is_some() { self.steps().div_ceil(self.eval_steps()) } else { 0 };
+        self.steps().div_ceil(self.recipe.save_steps) + evaluations
+    }
+
     /// Steps between evaluations.
     pub(crate) fn eval_steps(&self) -> usize {
         self.recipe.eval_steps.unwrap_or_else(|| self.steps_per_epoch())
@@ -139,8 +190,9 @@ impl Job {
     pub(crate) fn loader(&self, ahead: Ahead) -> LoaderSettings {
         LoaderSettings {
             example: self.recipe.example(&self.common_keys),
-            bad_row: self.recipe.on_bad_row,
+            bad_row: self.recipe.bad_image(),
             patches: self.limits.patches,
+            tokens: self.limits.tokens,
             ahead,
         }
     }
@@ -204,6 +256,18 @@ impl Recipe {
             text if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::pattern(text),
             text => Targets::listed(text.split(',').map(str::trim)),
         })
+    }
+
+    /// Refuses names in `lora-targets` that no linear layer of the model has: what somebody wants trained would be left out in silence.
+    pub(crate) fn check_targets(&self, config: &Config) -> Result<(), Error> {
+        let Some(targets) = self.targets().filter(|_| self.lora_targets.is_some()) else { return Ok(()) };
+        let name = "lora-targets".to_string();
+        let problem = match targets.first_unknown(config) {
+            Ok(None) => return Ok(()),
+            Ok(Some(unknown)) => format!("has `{unknown}`, which matches no linear layer of the model"),
+            Err(problem) => format!("cannot be used: {problem}"),
+        };
+        Err(Error::Recipe(RecipeError { name, problem, hint: Some(format!("linear layers: {LINEARS}")) }))
     }
 
     /// Settles what the recipe leaves open: an adapter that the run begins with says it, or the defaults. An error where the two disagree: with another
@@ -282,12 +346,25 @@ impl Recipe {
         }
     }
 
+    /// What becomes of a row that turns out broken after all rows were looked at.
+    pub fn bad_image(&self) -> BadRow {
+        self.on_bad_image.unwrap_or(self.on_bad_row)
+    }
+
     /// Puts the bounds on pixels in place of those of the model.
     pub fn bound_pixels(&self, processor: &mut Processor) {
         let images = &mut processor.images;
         images.max_pixels = self.max_pixels.unwrap_or(images.max_pixels);
         // A model's own lower bound gives way to an upper bound that somebody asked for.
         images.min_pixels = self.min_pixels.unwrap_or(images.min_pixels.min(images.max_pixels));
+    }
+
+    /// What is said about fields of rows.
+    pub fn names(&self) -> FieldNames {
+        FieldNames {
+            meanings: self.field.clone().unwrap_or_default(),
+            ignored: self.ignore_field.clone().unwrap_or_default(),
+        }
     }
 
     /// How far rows are read ahead.

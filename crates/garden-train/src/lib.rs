@@ -2,7 +2,9 @@
 //!
 //! Nothing here knows that it is watched, prints, or starts processes: whoever trains is told through an [`Observer`].
 
+mod base;
 mod checkpoint;
+mod datasets;
 mod error;
 mod evaluation;
 mod gpu;
@@ -23,17 +25,18 @@ mod tensorboard;
 mod trainer;
 
 pub use checkpoint::{Best, LossWindow, Progress, check_resume, has_checkpoints, newest, recover};
+pub use datasets::{DatasetRows, RowsOf};
 pub use error::{Error, Split};
 pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
 pub use gpu::{Gpu, GpuLook};
 pub use job::{Job, Rows};
 pub use lock::RunLock;
-pub use log::{EvalLine, LOG, LogLine, StepLine, read_log};
+pub use log::{EvalLine, LOG, LeftOutLine, LogLine, StepLine, read_log};
 pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
-    Advice, AvailableMemory, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place,
-    PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes,
+    Advice, AvailableMemory, Combination, DRIVER_BYTES, DiskPlan, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need,
+    Place, PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes, saving_bytes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{

@@ -30,6 +30,22 @@ pub enum LogLine {
     Evaluation(EvalLine),
     /// Some steps: they have a `loss`.
     Step(StepLine),
+    /// A row that was left out: it has a `left_out`.
+    LeftOut(LeftOutLine),
+}
+
+/// A row that could not be used when it was its turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOutLine {
+    /// The step that went without it; that of an evaluation.
+    pub step: usize,
+    /// What is wrong with it, with its place.
+    pub left_out: String,
+    /// Its index in the dataset, counted from 0.
+    pub row: usize,
+    /// Whether it is a row to evaluate on.
+    #[serde(default)]
+    pub is_evaluated: bool,
 }
 
 /// The steps since the line before, by the names of Hugging Face's trainer. What is no number is `null` in the file.
@@ -257,7 +273,7 @@ fn end_of(path: &Path, progress: &Progress) -> std::io::Result<u64> {
         let value = serde_json::from_slice::<Value>(&line).ok().filter(|_| line.ends_with(b"\n"));
         let Some(value) = value else { return Ok(end) };
         let at = value.get("step").and_then(Value::as_u64).map(|step| step as usize);
-        let is_evaluation = value.get("eval_loss").is_some();
+        let is_evaluation = value.get("eval_loss").is_some() || value.get("is_evaluated") == Some(&Value::Bool(true));
         match at {
             Some(at) if at < progress.step => {}
             Some(at) if at == progress.step && (!is_evaluation || progress.evaluated == Some(at)) => {}

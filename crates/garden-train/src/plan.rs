@@ -3,6 +3,7 @@
 //! What the device holds is exact: the model is built on a planner that counts every buffer. What the host holds besides is exact where it follows
 //! from settings (the loader's buffers, the index) and else an estimate from what was measured ([`host`]); each line says which.
 
+mod disk;
 mod host;
 mod rows;
 mod savings;
@@ -15,6 +16,9 @@ use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
 use serde::Serialize;
 
+pub use disk::DiskPlan;
+pub(crate) use disk::check_free;
+pub use host::saving_bytes;
 pub use rows::RowShape;
 pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_changes};
 
@@ -22,6 +26,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::prepare::Prepared;
 use crate::recipe::{DeviceKind, Recipe};
+use crate::result::processor_bytes;
 use crate::trainer::with_answers;
 
 /// Where something is held.
@@ -88,6 +93,10 @@ pub struct PlanInput<'a> {
     pub reading_bytes: u64,
     /// Bytes of the files that rows are read from, where they are known.
     pub dataset_bytes: u64,
+    /// Bytes of the processor's files, which the result gets copies of, where they are known.
+    pub processor_bytes: Option<u64>,
+    /// How often a checkpoint is written, at most, where it is known.
+    pub saves: Option<usize>,
 }
 
 impl<'a> PlanInput<'a> {
@@ -99,7 +108,7 @@ impl<'a> PlanInput<'a> {
         driver_bytes: Option<u64>,
     ) -> PlanInput<'a> {
         let (job, surveys) = (&prepared.job, || std::iter::once(&prepared.train).chain(&prepared.eval));
-        let datasets = std::iter::once(&job.recipe.dataset).chain(&job.recipe.eval_dataset);
+        let datasets = job.recipe.datasets.iter().chain(&job.recipe.eval_dataset);
         PlanInput {
             recipe: &job.recipe,
             config: &prepared.config,
@@ -114,6 +123,8 @@ impl<'a> PlanInput<'a> {
             evaluates: job.eval.is_some(),
             reading_bytes: surveys().map(|survey| survey.reading_bytes).max().unwrap_or(0),
             dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
+            processor_bytes: Some(processor_bytes(&job.base)),
+            saves: Some(job.saves()),
         }
     }
 
@@ -163,6 +174,8 @@ pub struct MemoryPlan {
     pub anonymous_bytes: u64,
     /// What a machine needs.
     pub requirements: Requirements,
+    /// What is written into the output folder.
+    pub disk: DiskPlan,
 }
 
 /// What a machine needs: at least, and to be comfortable.
@@ -247,6 +260,7 @@ struct Layout {
     device_bytes: u64,
     host_bytes: u64,
     anonymous_bytes: u64,
+    disk: DiskPlan,
 }
 
 impl Layout {
@@ -259,12 +273,14 @@ impl Layout {
         let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
         let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
         let on_host = if input.device.is_host() { device_bytes } else { 0 };
-        // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
+        // The tokenizer and then the weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
         let (loading, program) = (host::loading(input, &plan), host::program(input.device));
-        let beyond = (loading + program.at_first).saturating_sub(on_host + steady);
+        let at_first = program.at_first + host::tokenizer(input.config.text.vocabulary as u64);
+        let beyond = (at_first + loading.max(host::reading_tokenizer(input))).saturating_sub(on_host + steady);
         lines.extend(host::loading_line(beyond));
         let anonymous_bytes = on_host + steady - program.files;
-        Ok(Layout { lines, device_bytes, host_bytes: steady + beyond, anonymous_bytes })
+        let disk = DiskPlan::of(input, &plan);
+        Ok(Layout { lines, device_bytes, host_bytes: steady + beyond, anonymous_bytes, disk })
     }
 }
 
@@ -284,9 +300,9 @@ impl MemoryPlan {
             DeviceKind::Cuda => (DeviceKind::Cuda, on_gpu),
             DeviceKind::CpuBf16 => (DeviceKind::CpuBf16, Layout::of(input)?),
         };
-        let Layout { lines, device_bytes, host_bytes, anonymous_bytes } = layout;
+        let Layout { lines, device_bytes, host_bytes, anonymous_bytes, disk } = layout;
         let total_bytes = host_bytes + if device.is_host() { device_bytes } else { 0 };
-        Ok(MemoryPlan { device, lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
+        Ok(MemoryPlan { device, lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements, disk })
     }
 
     /// Whether it fits.

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
+    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
-use garden_model::{Config, GeneratorLimits, read_adapter};
+use garden_model::{Config, GeneratorLimits, read_adapter, unread_weights};
 
+use crate::base;
 use crate::checkpoint;
 use crate::error::{Error, Split, words};
 use crate::job::{Job, Rows};
@@ -50,6 +51,7 @@ impl Prepared {
     ) -> Result<Prepared, Error> {
         let base = model_folder(&recipe.base_model)?;
         let config = Config::read(&base.join("config.json"))?;
+        check_trainable(&base, &config)?;
         // A run that goes on from a checkpoint does not need it any more.
         let folder = recipe.adapter.clone();
         let first = match &folder {
@@ -73,23 +75,17 @@ impl Prepared {
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
-        let opened = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths).map_err(Error::from);
-        let dataset = opened.map_err(Error::of(Split::Train))?;
+        recipe.check_targets(&config)?;
+        let rows = recipe.rows("train");
+        let dataset = rows.dataset().map_err(Error::from).map_err(Error::of(Split::Train))?;
         let train = looker.look(&dataset, recipe.batch(), progress).map_err(Error::of(Split::Train))?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
             device,
+            base_fingerprint: Some(base::fingerprint(&base, &config)?),
             base,
             chat_template,
-            train: Rows {
-                path: recipe.dataset.clone(),
-                split: "train".into(),
-                image_paths: recipe.image_paths,
-                rows: train.rows,
-                left_out: train.left_out.clone(),
-                fingerprint: train.fingerprint,
-                lengths: Vec::new(),
-            },
+            train: rows.surveyed(&dataset, &train),
             eval: None,
             limits: train.limits,
             answers: None,
@@ -98,24 +94,22 @@ impl Prepared {
             recipe: recipe.clone(),
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
+        notes.extend(unread_weights(&job.base));
         if let Some(path) = &recipe.eval_dataset {
-            let (split, dataset) = open_eval(path, recipe.image_paths).map_err(Error::of(Split::Eval))?;
+            let (rows, dataset) = open_eval(path, &recipe).map_err(Error::of(Split::Eval))?;
             let survey = looker.look(&dataset, recipe.eval_batch(), progress).map_err(Error::of(Split::Eval))?;
             index_bytes += dataset.index_bytes();
             notes.extend(notes_of(&survey, &dataset));
             job.limits = job.limits.max(survey.limits);
-            let (left_out, fingerprint) = (survey.left_out.clone(), survey.fingerprint);
-            if fingerprint == train.fingerprint {
-                notes.push("evaluation uses the training rows: its figures say nothing about new rows".to_string());
-            }
-            let (path, image_paths) = (path.clone(), recipe.image_paths);
-            let (rows, lengths) = (survey.rows, Vec::new());
-            job.eval = Some(Rows { path, split, image_paths, rows, left_out, fingerprint, lengths });
+            notes.extend(trained_and_evaluated(&recipe, &train, survey.fingerprint));
+            job.eval = Some(rows.surveyed(&dataset, &survey));
             eval = Some(survey);
         } else if let Some(share) = recipe.eval_split.filter(|share| *share > 0.0) {
             let held_out = hold_out(&job.train, share, recipe.seed)?;
             (job.train.left_out, job.eval) = parted(&job.train, held_out);
         }
+        job.check_mixture().map_err(Error::of(Split::Train))?;
+        job.bound_mixture(&train, eval.as_ref());
         if let BatchSize::Tokens(tokens) = recipe.batch() {
             job.cut_by_tokens(tokens, &train, eval.as_ref())?;
             index_bytes +=
@@ -137,6 +131,17 @@ impl Prepared {
 }
 
 impl Job {
+    /// With weights, rows may come again in the same micro-batch, and only so many of a dataset share one. Rows that are held out
+    /// are evaluated as they come.
+    fn bound_mixture(&mut self, train: &Survey, eval: Option<&Survey>) {
+        let Some(mixture) = self.mixture() else { return };
+        let mixed = train.limits_of_mixture(&mixture, self.recipe.batch_size);
+        self.limits = match self.eval {
+            Some(_) => mixed.max(eval.unwrap_or(train).limits),
+            None => mixed,
+        };
+    }
+
     /// Decides which rows share a micro-batch of so many tokens; the largest of them is known then.
     fn cut_by_tokens(&mut self, tokens: usize, train: &Survey, eval: Option<&Survey>) -> Result<(), Error> {
         let longest = std::iter::once(train).chain(eval).filter_map(|survey| survey.largest.as_ref());
@@ -180,7 +185,7 @@ impl Looker<'_> {
             BatchSize::Rows(rows) => (rows, false),
             BatchSize::Tokens(_) => (1, true),
         };
-        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, threads };
+        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, decodes: false, threads };
         let rows = dataset.len();
         let survey = Survey::of(dataset, self.processor, self.config, settings, |done| progress(done, rows));
         let usable = survey.rows - survey.left_out.len();
@@ -198,6 +203,14 @@ impl Looker<'_> {
     }
 }
 
+/// Refuses a model that transformers trains otherwise.
+fn check_trainable(base: &Path, config: &Config) -> Result<(), Error> {
+    match config.text.attention_dropout {
+        0.0 => Ok(()),
+        share => Err(Error::Dropout { path: base.join("config.json"), share }),
+    }
+}
+
 /// What of rows is not used, changed or teaches nothing, in words.
 fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
     let rows = |count: usize| if count == 1 { "1 row".to_string() } else { format!("{count} rows") };
@@ -210,6 +223,7 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
         notes.push(format!("{least}{more} more unused fields; `model-garden check` lists them"));
     }
     notes.extend(survey.tally.box_words());
+    notes.extend(survey.picture_words());
     if let Some(first) = survey.empty_answers.first() {
         let place = dataset.place(*first as usize);
         notes.push(format!(
@@ -221,15 +235,29 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
-fn open_eval(path: &Path, paths: Option<ImagePaths>) -> Result<(String, Dataset), Error> {
-    for split in ["validation", "test"] {
-        match Dataset::open_with(path, split, paths) {
-            Ok(dataset) => return Ok((split.to_string(), dataset)),
+fn open_eval(path: &Path, recipe: &Recipe) -> Result<(Rows, Dataset), Error> {
+    let of_split = |split: &str| Rows::of_split(&[path.to_path_buf()], split, recipe);
+    for rows in [of_split("validation"), of_split("test")] {
+        match rows.dataset() {
+            Ok(dataset) => return Ok((rows, dataset)),
             Err(garden_data::Error::NoSplit { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(("train".to_string(), Dataset::open_with(path, "train", paths)?))
+    let rows = of_split("train");
+    let dataset = rows.dataset()?;
+    Ok((rows, dataset))
+}
+
+/// Says it where evaluations ask for rows that are trained.
+fn trained_and_evaluated(recipe: &Recipe, train: &Survey, evaluated: u64) -> Option<String> {
+    let is_same = |fingerprint: u64| fingerprint == evaluated;
+    if is_same(train.fingerprint) {
+        return Some("evaluation uses the training rows: its figures say nothing about new rows".to_string());
+    }
+    let (path, _) = recipe.datasets.iter().zip(&train.portions).find(|(_, portion)| is_same(portion.fingerprint))?;
+    let path = path.display();
+    Some(format!("evaluation uses the rows of `{path}`, which are trained: its figures say nothing about new rows"))
 }
 
 /// Rows that are taken out of training, ascending.

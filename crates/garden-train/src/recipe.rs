@@ -2,18 +2,24 @@
 //!
 //! Flags and files give values by name ([`FIELDS`]); later ones win. Names and values are checked here, and nowhere else, before anything is opened.
 
+mod adapters;
 mod fields;
+mod lists;
+mod mixing;
 
 use std::fmt;
 use std::path::PathBuf;
 
-use garden_data::{BadRow, BoxFormat, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong};
+use garden_data::{
+    BadRow, BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong,
+};
 use garden_memory::Bytes;
 use garden_model::LoraConfig;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use fields::{FIELDS, Field, IGNORED, OnResume, Owner, find as find_field, ignored};
+pub(crate) use lists::paths;
 pub(crate) use size::written;
 
 use crate::metric::Metric;
@@ -115,7 +121,12 @@ pub struct Recipe {
     /// Runs of earlier versions wrote it as `base-model`.
     #[serde(rename = "model", alias = "base-model")]
     pub base_model: String,
-    pub dataset: PathBuf,
+    #[serde(rename = "dataset", with = "lists::paths")]
+    pub datasets: Vec<PathBuf>,
+    #[serde(with = "lists::numbers")]
+    pub dataset_weights: Option<Vec<f64>>,
+    #[serde(with = "lists::numbers")]
+    pub max_samples: Option<Vec<usize>>,
     pub eval_dataset: Option<PathBuf>,
     pub eval_split: Option<f64>,
     pub output_dir: PathBuf,
@@ -158,11 +169,15 @@ pub struct Recipe {
     pub min_pixels: Option<u64>,
     pub max_length: Option<usize>,
     pub image_paths: Option<ImagePaths>,
+    pub field: Option<FieldMeanings>,
+    pub ignore_field: Option<IgnoredFields>,
     #[serde(default)]
     pub box_format: BoxFormat,
     #[serde(default, rename = "bbox-2d")]
     pub bbox_2d: TextBoxes,
     pub on_bad_row: BadRow,
+    #[serde(default)]
+    pub on_bad_image: Option<BadRow>,
     pub on_long_row: TooLong,
     pub loader_threads: usize,
     #[serde(with = "size")]
@@ -201,7 +216,9 @@ impl Default for Recipe {
     fn default() -> Recipe {
         Recipe {
             base_model: String::new(),
-            dataset: PathBuf::new(),
+            datasets: Vec::new(),
+            dataset_weights: None,
+            max_samples: None,
             eval_dataset: None,
             eval_split: None,
             output_dir: PathBuf::new(),
@@ -242,9 +259,12 @@ impl Default for Recipe {
             min_pixels: None,
             max_length: None,
             image_paths: None,
+            field: None,
+            ignore_field: None,
             box_format: BoxFormat::Plain,
             bbox_2d: TextBoxes::Resized,
             on_bad_row: BadRow::Stop,
+            on_bad_image: None,
             on_long_row: TooLong::Refuse,
             loader_threads: 2,
             prefetch: Bytes(256 << 20),
@@ -315,6 +335,20 @@ fn real_words(real: f64) -> String {
     }
 }
 
+/// A value of a setting, as it would be given.
+fn value_words(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(real) => real_words(real),
+            None => number.to_string(),
+        },
+        Value::Array(values) => values.iter().map(value_words).collect::<Vec<String>>().join(","),
+        value => value.to_string(),
+    }
+}
+
 /// Threads at most: more than any machine's cores, and few enough that each can be started.
 pub const MOST_THREADS: usize = 1024;
 
@@ -338,6 +372,7 @@ impl Recipe {
     pub fn from_values(values: impl IntoIterator<Item = (String, Value)>) -> Result<Recipe, RecipeError> {
         let mut recipe = Recipe::default().values();
         let (mut wants_least, mut has_rows) = (false, false);
+        let mut of_adapters: Option<RecipeError> = None;
         for (given, value) in values {
             if ignored(&given).is_some() {
                 continue;
@@ -348,6 +383,11 @@ impl Recipe {
                 return Err(RecipeError { hint, ..error });
             };
             has_rows |= field.name == "batch-size";
+            of_adapters = of_adapters.or_else(|| adapters::without_effect(&given, field.name, &value));
+            if field.name == "eval-dataset" && value.is_array() {
+                let hint = "join the files; `dataset` takes several";
+                return Err(wrong_but(&given, "takes one dataset", hint));
+            }
             if field.name == "lr-scheduler" {
                 wants_least = value.as_str() == Some("cosine_with_min_lr");
             }
@@ -381,7 +421,10 @@ impl Recipe {
             return Err(wrong_but("batch-size", "cannot be used with `batch-tokens`", hint));
         }
         recipe.check()?;
-        Ok(recipe)
+        match of_adapters.filter(|_| recipe.full) {
+            Some(error) => Err(error),
+            None => Ok(recipe),
+        }
     }
 
     /// All settings by name.
@@ -394,15 +437,7 @@ impl Recipe {
 
     /// The value of a setting, as it would be given; empty where there is none.
     pub fn setting(&self, name: &str) -> String {
-        match self.values().get(name) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Number(number)) => match number.as_f64().filter(|_| number.is_f64()) {
-                Some(real) => real_words(real),
-                None => number.to_string(),
-            },
-            Some(value) => value.to_string(),
-        }
+        self.values().get(name).map_or_else(String::new, value_words)
     }
 
     /// As a recipe file.
@@ -420,6 +455,9 @@ impl Recipe {
         if self.batch_tokens.is_some() {
             map.remove("batch-size");
         }
+        if self.full {
+            map.retain(|name, _| !adapters::OF_ADAPTERS.iter().any(|(setting, _)| setting == name));
+        }
         toml::to_string(&map).unwrap_or_default()
     }
 
@@ -432,7 +470,7 @@ impl Recipe {
                 "with a model folder, or the name of a model in the local Hugging Face cache",
             ));
         }
-        if self.dataset.as_os_str().is_empty() {
+        if self.datasets.is_empty() || self.datasets.iter().any(|path| path.as_os_str().is_empty()) {
             return Err(missing("dataset", "with a file or folder of rows"));
         }
         if self.output_dir.as_os_str().is_empty() {
@@ -492,6 +530,7 @@ impl Recipe {
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
             return Err(wrong("epochs", format!("is {}; it must be above 0", self.epochs)));
         }
+        self.check_mixing()?;
         self.check_pairs()
     }
 

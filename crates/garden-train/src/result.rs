@@ -36,15 +36,15 @@ pub(crate) fn write_result(
     observer: &mut dyn Observer,
 ) -> Result<Dtype, Error> {
     let folder = job.recipe.output_dir.as_path();
-    // A template that was given is there already, and takes the place of the base's own.
-    let is_copied = |name: &&str| job.chat_template.is_none() || !name.starts_with("chat_template");
-    for name in PROCESSOR.into_iter().filter(is_copied).chain(job.recipe.full.then_some(GENERATION)) {
+    for name in PROCESSOR.into_iter().chain(job.recipe.full.then_some(GENERATION)) {
         copy(&job.base.join(name), &folder.join(name))?;
     }
+    if let Some(template) = &job.chat_template {
+        template.write(folder)?;
+    }
     if job.recipe.max_pixels.is_some() || job.recipe.min_pixels.is_some() {
-        // Whoever loads the result shall see pictures as large as they were in training; a base that a run is told to write into keeps its own.
-        let is_base = |path: &Path| path.file_name().is_some_and(|name| is_same(&job.base.join(name), path));
-        job.processor()?.images.bound_files(folder, is_base)?;
+        // Whoever loads the result shall see pictures as large as they were in training.
+        job.processor()?.images.bound_files(folder)?;
     }
     let Training::Full = job.recipe.training() else {
         write_trained(job, model, device, folder)?;
@@ -62,14 +62,15 @@ pub(crate) fn write_result(
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    fs::canonicalize(one).ok().zip(fs::canonicalize(other).ok()).is_some_and(|(one, other)| one == other)
+/// Bytes of what a result gets copies of.
+pub(crate) fn processor_bytes(base: &Path) -> u64 {
+    let files = PROCESSOR.into_iter().filter_map(|name| fs::metadata(base.join(name)).ok());
+    files.map(|file| file.len()).sum()
 }
 
 /// Copies a file as a whole or not at all; what the base does not have, its result does not need.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    // A run may be told to write into the folder of its base: then it is there already.
-    if !from.exists() || is_same(from, to) {
+    if !from.exists() {
         return Ok(());
     }
     let draft = to.with_extension("partial");

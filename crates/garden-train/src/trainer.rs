@@ -1,10 +1,10 @@
 //! The training loop.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use garden_data::{BatchSize, Loader, MicroBatch, Processor};
+use garden_data::{BatchSize, Loader, MicroBatch, Processor, SkippedRow};
 use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
 use garden_model::{
@@ -14,11 +14,11 @@ use garden_random::spread;
 
 use crate::checkpoint::{self, Best, Progress};
 use crate::error::Error;
-use crate::evaluation::Evaluation;
+use crate::evaluation::{Evaluation, forget_others_answers};
 use crate::initial::draw_adapter;
 use crate::job::Job;
 use crate::lock::RunLock;
-use crate::log::{EvalLine, Log, LogLine, StepLine};
+use crate::log::{EvalLine, LeftOutLine, Log, LogLine, StepLine};
 use crate::metric::Score;
 use crate::observer::{EvalReport, Observer, StepReport};
 use crate::plan::device_plan;
@@ -64,6 +64,8 @@ struct Run<'a> {
     schedule: Schedule,
     optimizer: Optimizer,
     progress: Progress,
+    /// The newest checkpoint that has all steps that were made, and their number.
+    saved: Option<(usize, PathBuf)>,
     log: Log,
     evaluated: Option<EvalReport>,
     /// The micro-batch that comes next, where it was there before it was needed, or why it cannot be used.
@@ -86,8 +88,10 @@ pub fn train(
     // Held to the end. Whoever looks whether the folder is free holds it for a moment.
     let _lock = RunLock::take(folder, HANDOVER, &mut |_| {})?;
     let mut run = Run::begin(job, resume, device, observer)?;
-    let end = run.steps()?;
-    run.finish(end)
+    match run.steps() {
+        Err(error) if error.is_of_row() => Err(run.stop_at_row(error)),
+        end => run.finish(end?),
+    }
 }
 
 impl<'a> Run<'a> {
@@ -99,8 +103,10 @@ impl<'a> Run<'a> {
     ) -> Result<Run<'a>, Error> {
         let recipe = &job.recipe;
         checkpoint::recover(&recipe.output_dir);
+        // Reading a tokenizer takes more memory than it keeps: before the model there is room for that.
+        let processor = Arc::new(job.processor()?);
         let mut model = build(job, device)?;
-        let mut progress = Progress::default();
+        let (mut progress, mut saved) = (Progress::default(), None);
         match resume {
             Some(path) => {
                 let state = checkpoint::open(path)?;
@@ -118,8 +124,9 @@ impl<'a> Run<'a> {
                     observer.say(
                         "the best checkpoint so far cannot be compared with later ones: the search for the best starts over",
                     );
-                    (progress.best, progress.worse) = (None, 0);
+                    (progress.start, progress.best, progress.worse) = (None, None, 0);
                 }
+                saved = Some((progress.step, path.to_path_buf()));
             }
             None => {
                 for aside in checkpoint::set_aside(&recipe.output_dir, None)? {
@@ -128,7 +135,6 @@ impl<'a> Run<'a> {
                 first_values(job, device, &model)?;
             }
         }
-        let processor = Arc::new(job.processor()?);
         let evaluation = match &job.eval {
             None => None,
             Some(rows) => {
@@ -136,6 +142,7 @@ impl<'a> Run<'a> {
                 Some(Evaluation::new(job, rows.open()?, processor.clone(), generator)?)
             }
         };
+        forget_others_answers(&recipe.output_dir, &progress)?;
         let log = Log::open(&recipe.output_dir, &progress)?;
         let earlier = progress.seconds;
         Ok(Run {
@@ -148,6 +155,7 @@ impl<'a> Run<'a> {
             schedule: Schedule::new(recipe, job.steps()),
             optimizer: recipe.optimizer(),
             progress,
+            saved,
             log,
             evaluated: None,
             next: None,
@@ -227,7 +235,6 @@ impl<'a> Run<'a> {
                 }
             };
             let Some(next) = next.transpose()? else { break };
-            self.count(&next);
             self.learn(next, &mut group, loader)?;
             // Behind the last one the update has to be queued first.
             if batch + 1 < last {
@@ -259,6 +266,8 @@ impl<'a> Run<'a> {
         self.leak();
         self.progress.step += 1;
         self.progress.tokens += group.tokens as u64;
+        self.progress.dropped += group.dropped;
+        self.leave_out(group.skipped, false)?;
         let report = StepReport {
             step: self.progress.step,
             steps: job.steps(),
@@ -289,7 +298,10 @@ impl<'a> Run<'a> {
     }
 
     /// Adds the gradients of a micro-batch; gives its pixels back.
-    fn learn(&mut self, next: Waiting, group: &mut Group, loader: &Loader) -> Result<(), Error> {
+    fn learn(&mut self, mut next: Waiting, group: &mut Group, loader: &Loader) -> Result<(), Error> {
+        // They count once the step is made: one that is not made is made again.
+        group.dropped += next.dropped;
+        group.skipped.append(&mut next.skipped);
         let Some(batch) = next.batch else { return Ok(()) };
         let scale = self.job.recipe.loss_normalisation.scale(next.trained);
         // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
@@ -300,12 +312,29 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn count(&mut self, made: &Waiting) {
-        self.progress.dropped += made.dropped;
-        for error in &made.skipped {
-            self.progress.skipped += 1;
-            self.observer.say(&format!("left out: {error}"));
+    /// Counts and names rows that a step, or an evaluation, went without.
+    fn leave_out(&mut self, rows: Vec<SkippedRow>, is_evaluated: bool) -> Result<(), Error> {
+        for SkippedRow { row, error } in rows {
+            let (step, left_out) = (self.progress.step, error.to_string());
+            self.observer.say(&format!("left out: {left_out}"));
+            self.progress.skip(left_out.clone());
+            self.log.add(&LogLine::LeftOut(LeftOutLine { step, left_out, row, is_evaluated }))?;
         }
+        Ok(())
+    }
+
+    /// Keeps the steps that were made before a row ended the run: that step is made again, with the same bits.
+    fn stop_at_row(mut self, error: Error) -> Error {
+        let step = self.progress.step;
+        let is_saved = |saved: &Option<(usize, PathBuf)>| saved.as_ref().is_some_and(|(at, _)| *at == step);
+        if step > 0
+            && !is_saved(&self.saved)
+            && let Err(why) = self.save()
+        {
+            self.observer.say(&format!("the steps since the last checkpoint cannot be saved: {why}"));
+        }
+        let saved = self.saved.filter(|(at, _)| *at == step).map(|(_, path)| path);
+        Error::BrokenRow { source: Box::new(error), saved }
     }
 
     /// Tells a step to whoever watches, and writes it to the log when it is time.
@@ -313,6 +342,10 @@ impl<'a> Run<'a> {
         self.progress.window.add(report);
         if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
             let window = std::mem::take(&mut self.progress.window);
+            if window.steps == 0 {
+                self.observer.stepped(report);
+                return Ok(());
+            }
             self.log.add(&LogLine::Step(StepLine::of(report, &window, self.progress.tokens)))?;
         }
         self.observer.stepped(report);
@@ -328,8 +361,7 @@ impl<'a> Run<'a> {
         self.observer.evaluating();
         let observer = &mut *self.observer;
         let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
-        let Some(mut report) = found else { return Ok(Evaluated::Stopped) };
-        // Before the first step there is nothing that could be the best.
+        let Some((mut report, skipped)) = found else { return Ok(Evaluated::Stopped) };
         let best_by = job.recipe.best_by();
         let Some(score) = best_by.score(&report) else {
             return Err(Error::NoMetric { name: best_by.metric.name(), needs: best_by.metric.needs() });
@@ -339,21 +371,26 @@ impl<'a> Run<'a> {
             let loss = best.loss.unwrap_or(f64::NEG_INFINITY);
             best_by.is_better(score, Score { number: best.metric, loss })
         };
-        report.is_best = step > 0 && progress.best.is_none_or(is_better);
-        if report.is_best {
-            let best = Best { step, metric: score.number, loss: Some(score.loss) };
-            (progress.best, progress.worse) = (Some(best), 0);
+        let this = Best { step, metric: score.number, loss: Some(score.loss) };
+        // What was there before the first step is no result, but a result may be worse than that.
+        let is_result = step > 0 && progress.best.is_none_or(is_better);
+        report.is_best = is_result && progress.start.is_none_or(is_better);
+        if is_result {
+            (progress.best, progress.worse) = (Some(this), 0);
         } else if step > 0 {
             progress.worse += 1;
+        } else {
+            progress.start = Some(this);
         }
-        if report.is_best || step == 0 {
+        if is_result || step == 0 {
             evaluation.keep_predictions(&job.recipe.output_dir)?;
         }
+        self.leave_out(skipped, true)?;
         let epoch = step as f64 / job.steps_per_epoch() as f64;
         self.log.add(&LogLine::Evaluation(EvalLine::of(&report, epoch)))?;
         self.observer.evaluated(&report);
         self.progress.evaluated = Some(step);
-        let evaluated = if report.is_best { Evaluated::Better } else { Evaluated::NoBetter };
+        let evaluated = if is_result { Evaluated::Better } else { Evaluated::NoBetter };
         self.evaluated = Some(report);
         Ok(evaluated)
     }
@@ -364,6 +401,7 @@ impl<'a> Run<'a> {
         let recipe = &self.job.recipe;
         let path = checkpoint::save(self.job, &self.progress, &self.log, &self.model, self.device)?;
         self.observer.saved(&path);
+        self.saved = Some((self.progress.step, path));
         checkpoint::rotate(&recipe.output_dir, recipe.save_total_limit, self.progress.best.map(|best| best.step))
     }
 
@@ -451,7 +489,7 @@ struct Waiting {
     number: usize,
     trained: usize,
     dropped: usize,
-    skipped: Vec<garden_data::Error>,
+    skipped: Vec<SkippedRow>,
     /// What the model is given; nothing where nothing of it is trained.
     batch: Option<Batch>,
 }
@@ -479,6 +517,8 @@ struct Group {
     trained: usize,
     had_images: bool,
     waited: f64,
+    dropped: usize,
+    skipped: Vec<SkippedRow>,
 }
 
 impl Group {

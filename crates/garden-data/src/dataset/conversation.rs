@@ -2,7 +2,7 @@
 //!
 //! | format | fields |
 //! | --- | --- |
-//! | question and answer | `prompt` or `text` or `question`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system` |
+//! | question and answer | `prompt`, `text`, `question` or `query`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system`, `history` |
 //! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight`, `refusal` |
 //! | ShareGPT, LLaVA, LLaMA-Factory | `conversations` with `from` and `value`; `system`, `tools`; calls as messages by `function_call` |
 //! | TRL | `prompt` and `completion` as lists of messages |
@@ -11,10 +11,15 @@
 //!
 //! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or where a part has type `image` and no
 //! picture of its own; without such places they go before the first user message. Nothing is loaded before all of that is consistent.
-//! Unsupported fields are refused by name, other fields of a message go to the chat template, and unused fields are reported:
-//! nothing is dropped silently.
+//! Unsupported fields are refused by name, and so are unused ones that would change what is learnt (`suspect.rs`); other fields of a message go to the
+//! chat template, and other unused fields are reported: nothing is dropped silently.
+
+mod placeholders;
+mod question;
+mod unused;
 
 use super::calls::{Nulls, Reader};
+use super::field_names::FieldNames;
 use super::picture::{Beside, Found, PictureField};
 use super::value::{Object, Value, shortened};
 use crate::dataset::free::{Json, Real};
@@ -24,23 +29,31 @@ use crate::example::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects,
 use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
+use placeholders::tagged;
 
 const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
 const INSTRUCTION: &str = "instruction";
-pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION];
+pub(crate) const PROMPTS: [&str; 5] = ["prompt", "text", "question", "query", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
-const PICTURES: [&str; 3] = ["images", "image", "file_name"];
+/// What a picture shows, that is, an answer; img2dataset writes it under both names.
+const CAPTIONS: [&str; 2] = ["caption", "txt"];
+/// `jpg` is img2dataset's column, `file_names` that of a folder of pictures with several per row.
+pub(crate) const PICTURES: [&str; 5] = ["images", "image", "file_name", "file_names", "jpg"];
+const SYSTEMS: [&str; 2] = ["system", "system_prompt"];
+const HISTORY: &str = "history";
 /// The field and the type of part of an answer that declines.
 const REFUSAL: &str = "refusal";
+/// Axolotl's flag of messages and parts that are trained.
+const TRAIN: &str = "train";
+const WEIGHTS: [&str; 4] = ["weight", "loss", "loss_scale", TRAIN];
 const LISTS: [&str; 2] = ["messages", "conversations"];
 /// Unsupported fields that change the meaning of a row, and what to do instead.
-const REFUSED: [(&str, &str, Option<&str>); 7] = [
+const REFUSED: [(&str, &str, Option<&str>); 6] = [
     ("video", "videos are not supported", None),
     ("videos", "videos are not supported", None),
     ("audio", "audio is not supported", None),
     ("audios", "audio is not supported", None),
-    ("history", "earlier turns besides the question are not supported", Some("write them as `messages`")),
     ("functions", "this older format is not supported", Some("use `tools` and `tool_calls`")),
     (
         "chat_template_kwargs",
@@ -50,16 +63,13 @@ const REFUSED: [(&str, &str, Option<&str>); 7] = [
 ];
 /// Whether a table column is read.
 pub(crate) fn is_known(column: &str) -> bool {
-    let others = ["system", "tools", "input", "objects", "caption"];
-    let refused = REFUSED.iter().map(|(name, ..)| name);
-    LISTS
-        .iter()
-        .chain(&PROMPTS)
-        .chain(&ANSWERS)
-        .chain(&PICTURES)
-        .chain(&others)
-        .chain(refused)
-        .any(|name| *name == column)
+    is_meaning(column) || REFUSED.iter().any(|(name, ..)| *name == column)
+}
+
+/// Whether a field of this name means something here.
+pub(crate) fn is_meaning(name: &str) -> bool {
+    let others = [HISTORY, "tools", "input", "objects"];
+    [&LISTS[..], &PROMPTS, &ANSWERS, &CAPTIONS, &PICTURES, &SYSTEMS, &others].concat().contains(&name)
 }
 
 /// The meaning of a `text` field without an answer.
@@ -97,9 +107,9 @@ struct Made<P> {
 
 impl<'a> Row<'a> {
     /// The conversation with its pictures loaded.
-    pub(crate) fn into_record(self) -> Result<Record, Error> {
+    pub(crate) fn into_record(self, names: &FieldNames) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let Made { messages, tools, fields, objects, pictures, .. } = self.read(|found| found.load())?;
+        let Made { messages, tools, fields, objects, pictures, .. } = self.read(names, |found| found.load())?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -108,10 +118,10 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation with only the headers of its pictures read.
-    pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
+    pub(crate) fn into_outline(self, names: &FieldNames, max_pixels: u64) -> Result<Outline, Error> {
         let (place, stored_bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
         let Made { messages, tools, fields, objects, pictures, mut ignored } =
-            self.read(|found| found.outline(max_pixels))?;
+            self.read(names, |found| found.outline(max_pixels))?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -121,21 +131,26 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation, with each picture processed by `make`.
-    fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
+    fn read<P>(self, names: &FieldNames, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
         let Row { place, value, beside, lone_text, nulls, .. } = self;
         let mut object = match value {
             Value::Object(object) => object,
             other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
         };
-        let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place) };
+        let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place, names) };
+        draft.ignored = names.leave_out("", &mut object);
+        draft.check_members(self.unread)?;
+        names.rename(place, &mut object)?;
         draft.refuse(&mut object)?;
         let of_row = row_pictures(place, &mut object)?;
+        draft.has_row_pictures = !of_row.is_empty();
         if let Some(tools) = object.take("tools") {
             draft.tools = draft.reader.tools("tools", tools)?;
         }
         match object.take_any(&LISTS) {
             Some((field, messages)) => {
                 draft.read_system(&mut object)?;
+                draft.has_no_history(field, &mut object)?;
                 draft.read_messages(field, messages, Weight::Usual)?;
                 draft.ends_with_answer(field)?;
                 draft.has_one_system(field)?;
@@ -146,7 +161,7 @@ impl<'a> Row<'a> {
             }
         }
         draft.read_objects(&mut object)?;
-        draft.leave("", object);
+        draft.leave("", object)?;
         draft.finish(of_row, beside, make)
     }
 }
@@ -164,10 +179,16 @@ impl Slot<'_> {
     }
 }
 
+/// The field of a picture's missing question.
+const CAPTIONED: &str = "prompt";
+
 /// A conversation whose pictures are not read yet.
 struct Draft<'p, 'a> {
     place: &'p str,
+    names: &'p FieldNames,
     reader: Reader<'p>,
+    /// Whether pictures are given beside the conversation.
+    has_row_pictures: bool,
     messages: Vec<Message>,
     /// The row's field for each message.
     fields: Vec<String>,
@@ -179,10 +200,10 @@ struct Draft<'p, 'a> {
 }
 
 impl<'p, 'a> Draft<'p, 'a> {
-    fn new(place: &'p str) -> Draft<'p, 'a> {
+    fn new(place: &'p str, names: &'p FieldNames) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        let (messages, fields, tools, objects, slots, ignored) = Default::default();
-        Draft { place, reader, messages, fields, tools, objects, slots, ignored }
+        let (has_row_pictures, messages, fields, tools, objects, slots, ignored) = Default::default();
+        Draft { place, names, reader, has_row_pictures, messages, fields, tools, objects, slots, ignored }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
@@ -199,12 +220,6 @@ impl<'p, 'a> Draft<'p, 'a> {
             Value::Text(text) => Ok(text.into_owned()),
             other => Err(self.error(field, format!("is {other}, not a string"))),
         }
-    }
-
-    /// Records the unused fields of an object.
-    fn leave(&mut self, inside: &str, object: Object<'a>) {
-        let left = object.0.into_iter().filter(|(_, value)| *value != Value::Null);
-        self.ignored.extend(left.map(|(name, _)| unnumbered(&format!("{inside}{name}"))));
     }
 
     /// Refuses unsupported fields that would change the meaning of the row.
@@ -287,8 +302,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                 return Err(self.error(field, problem).with_hint("use one for each, in their order"));
             }
         }
-        self.leave("objects.", objects);
-        Ok(())
+        self.leave("objects.", objects)
     }
 
     /// A list, empty if missing.
@@ -320,10 +334,33 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 
     fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
-        let Some(system) = object.take("system").filter(|system| !system.is_empty()) else { return Ok(()) };
-        let text = self.text("system", system)?;
-        self.push("system", Message::text("system", &text));
+        let Some((field, system)) = object.take_any(&SYSTEMS).filter(|(_, system)| !system.is_empty()) else {
+            return Ok(());
+        };
+        let text = self.text(field, system)?;
+        self.push(field, Message::text("system", &text));
         Ok(())
+    }
+
+    /// The text of an answer.
+    fn answer(&self, field: &str, text: String) -> Result<String, Error> {
+        self.check_placeholders(field, &text)?;
+        if tagged(&text).next().is_some() {
+            let error = self.error(field, "names a picture in `<img>`: answers cannot show pictures");
+            return Err(error.with_hint("take the tag out, or put the picture into the question"));
+        }
+        Ok(text)
+    }
+
+    /// The text of a part, in which pictures are parts of their own.
+    fn part_text(&self, field: &str, speaker: Speaker, text: String) -> Result<String, Error> {
+        let text = self.answer(field, text)?;
+        if speaker != Speaker::Assistant && self.has_row_pictures && text.contains(PLACEHOLDER) {
+            let error =
+                self.error(field, "contains `<image>`, which is only a placeholder in messages that are one text");
+            return Err(error.with_hint("use a part `{\"type\": \"image\"}` where the picture goes"));
+        }
+        Ok(text)
     }
 
     fn has_one_system(&self, field: &str) -> Result<(), Error> {
@@ -337,36 +374,13 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 
     fn read_question(&mut self, object: &mut Object<'a>, lone_text: LoneText, has_pictures: bool) -> Result<(), Error> {
-        let names = object.names();
-        let prompt = object.take_any(&PROMPTS);
-        let answer = object.take_any(&ANSWERS).or_else(|| Some(("caption", object.take("caption")?)));
-        for (fields, first) in [(&PROMPTS[..], &prompt), (&ANSWERS[..], &answer)] {
-            if let (Some((first, _)), Some((second, _))) = (first, object.take_any(fields)) {
-                return Err(self.error(second, format!("means the same as `{first}`, and the row has both")));
-            }
-        }
-        let (prompt, answer) = match (prompt, answer) {
-            (None, Some((answer, _))) if !has_pictures => {
-                let error =
-                    self.error("prompt", format!("is missing: `{answer}` has no question; the row has {names}"));
-                return Err(error.with_hint("call the question `prompt`, `text`, `question` or `instruction`"));
-            }
-            (prompt, Some(answer)) => (prompt, answer),
-            (Some(("text", text)), None) if lone_text == LoneText::Caption => (None, ("text", text)),
-            (Some((prompt, _)), None) => {
-                let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
-                return Err(error.with_hint("call the answer `response`, `output`, `answer` or `completion`"));
-            }
-            (None, None) => {
-                let error = self.error("", format!("no conversation in this row: it has {names}"));
-                return Err(error.with_hint("rows need `messages`, `conversations`, or `prompt` and `response`"));
-            }
-        };
+        let (prompt, answer) = self.find_pair(object, lone_text, has_pictures)?;
         self.read_system(object)?;
+        self.read_history(object)?;
         match prompt {
             Some((field, prompt @ Value::List(_))) => self.read_messages(field, prompt, Weight::Prompt)?,
             prompt => {
-                let field = prompt.as_ref().map_or("prompt", |(field, _)| *field);
+                let field = prompt.as_ref().map_or(CAPTIONED, |(field, _)| *field);
                 let mut text = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
                 // Joined as in Alpaca.
                 if field == INSTRUCTION
@@ -386,6 +400,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
             (field, answer) => {
                 let answer = self.text(field, answer)?;
+                let answer = self.answer(field, answer)?;
                 self.push(field, Message::text("assistant", &answer));
             }
         }
@@ -461,6 +476,10 @@ impl<'p, 'a> Draft<'p, 'a> {
             Some(content) => self.read_content(&content_field, speaker, content)?,
         };
         let weight = self.read_weight(field, speaker, &mut message)?;
+        let inside = format!("{field}.");
+        let left_out = self.names.leave_out(&inside, &mut message);
+        self.ignored.extend(left_out);
+        self.check_unused(&inside, &message)?;
         let mut fields = Vec::new();
         for (name, value) in message.0 {
             if value != Value::Null {
@@ -526,24 +545,35 @@ impl<'p, 'a> Draft<'p, 'a> {
         true
     }
 
-    /// Whether an answer counts in the loss: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false).
+    /// Whether an answer counts in the loss: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false) and `loss_scale`, Axolotl's `train`.
     fn read_weight(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Weight, Error> {
-        if speaker.role() != "assistant" {
-            return Ok(Weight::Usual);
-        }
+        let is_answer = speaker.role() == "assistant";
         let mut weight = Weight::Usual;
-        for name in ["weight", "loss"] {
-            weight = match message.take(name) {
-                None => weight,
-                Some(Value::Integer(1) | Value::Bool(true)) => weight,
-                Some(Value::Integer(0) | Value::Bool(false)) => Weight::Zero,
-                Some(Value::Number(1.0)) => weight,
-                Some(Value::Number(0.0)) => Weight::Zero,
-                Some(other) => {
+        for name in WEIGHTS {
+            if self.names.ignores(&format!("{field}.{name}")) {
+                continue;
+            }
+            let Some(value) = message.take(name) else { continue };
+            let counts = match value {
+                Value::Integer(1) | Value::Bool(true) | Value::Number(1.0) => true,
+                Value::Integer(0) | Value::Bool(false) | Value::Number(0.0) => false,
+                other => {
                     let error = self.error(&format!("{field}.{name}"), format!("is {other}"));
                     return Err(error.with_hint("0: the message is not trained; 1: it is"));
                 }
             };
+            // Only Axolotl's flag has a meaning for messages that are not answers: they would be trained.
+            if !is_answer && counts && name == TRAIN {
+                let problem =
+                    format!("is true, but only answers are trained, and this message is from `{}`", speaker.role());
+                return Err(self.error(&format!("{field}.{name}"), problem).with_hint(format!(
+                    "`--ignore-field '{}'` trains answers alone, whatever their flags",
+                    unnumbered(&format!("{field}.{name}"))
+                )));
+            }
+            if is_answer && !counts {
+                weight = Weight::Zero;
+            }
         }
         Ok(weight)
     }
@@ -568,7 +598,9 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_content(&mut self, field: &str, speaker: Speaker, content: Value<'a>) -> Result<Content, Error> {
         match content {
             // The assistant's text is learnt verbatim.
-            Value::Text(text) if speaker == Speaker::Assistant => Ok(Content::Text(text.into_owned())),
+            Value::Text(text) if speaker == Speaker::Assistant => {
+                Ok(Content::Text(self.answer(field, text.into_owned())?))
+            }
             Value::Text(text) => self.with_placeholders(field, &text),
             Value::List(parts) => {
                 let mut read = Vec::with_capacity(parts.len());
@@ -587,7 +619,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_part(&mut self, field: &str, speaker: Speaker, part: Value<'a>) -> Result<Part, Error> {
         let mut part = match part {
             Value::Object(part) => part,
-            Value::Text(text) => return Ok(Part::Text(text.into_owned())),
+            Value::Text(text) => return Ok(Part::Text(self.part_text(field, speaker, text.into_owned())?)),
             other => return Err(self.error(field, format!("is {other}, not a part of a message"))),
         };
         let kind_field = format!("{field}.type");
@@ -598,7 +630,11 @@ impl<'p, 'a> Draft<'p, 'a> {
         let kind = self.text(&kind_field, kind)?;
         let read = match kind.as_str() {
             "text" => match part.take_any(&["text", "content"]) {
-                Some((name, text)) => Part::Text(self.text(&format!("{field}.{name}"), text)?),
+                Some((name, text)) => {
+                    let field = format!("{field}.{name}");
+                    let text = self.text(&field, text)?;
+                    Part::Text(self.part_text(&field, speaker, text)?)
+                }
                 None => return Err(self.error(&format!("{field}.text"), format!("is missing: the part has {names}"))),
             },
             REFUSAL if speaker == Speaker::Assistant => match part.take(REFUSAL) {
@@ -608,7 +644,8 @@ impl<'p, 'a> Draft<'p, 'a> {
                 }
             },
             "image" | "image_url" => {
-                let own = part.take_any(&["image_url", "image", "url", "path", "bytes"]);
+                let own = part.take_any(&["image_url", "image", "url", "path", "bytes", "base64", "source"]);
+                self.check_index(field, &mut part, own.is_some())?;
                 let own = own.map(|(name, value)| PictureField { field: format!("{field}.{name}"), value });
                 let bounds = self.read_bounds(field, &mut part)?;
                 self.slots.push(Slot { own, bounds });
@@ -619,8 +656,19 @@ impl<'p, 'a> Draft<'p, 'a> {
                 return Err(error.with_hint("use `text`, `image_url` or `image`"));
             }
         };
-        self.leave(&format!("{field}."), part);
+        self.leave(&format!("{field}."), part)?;
         Ok(read)
+    }
+
+    /// Hugging Face's parts may number the row's picture that they show; other orders than that of the messages are not supported.
+    fn check_index(&self, field: &str, part: &mut Object<'a>, has_own: bool) -> Result<(), Error> {
+        let Some(index) = part.take("index").filter(|_| !has_own) else { return Ok(()) };
+        let next = self.slots.iter().filter(|slot| slot.own.is_none()).count();
+        if matches!(index, Value::Integer(index) if usize::try_from(index) == Ok(next)) {
+            return Ok(());
+        }
+        let problem = format!("is {index}, but this is the row's picture {next}, counted from 0");
+        Err(self.error(&format!("{field}.index"), problem).with_hint("sort `images` by their place in the messages"))
     }
 
     /// Bounds on the pixels of one picture, as in qwen-vl-utils.
@@ -644,10 +692,19 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// Text with a row picture at each placeholder. The line break next to a placeholder is removed with it.
+    /// Text with a row picture at each placeholder, and the picture named by each tag. The line break next to a placeholder is removed with it.
     fn with_placeholders(&mut self, field: &str, text: &str) -> Result<Content, Error> {
         if text.contains(VIDEO_PLACEHOLDER) {
             return Err(self.error(field, "shows a video (`<video>`): videos are not supported"));
+        }
+        self.check_placeholders(field, text)?;
+        let tags = tagged(text).count();
+        if tags > 0 && (text.contains(PLACEHOLDER) || self.has_row_pictures) {
+            let error = self.error(field, "names a picture in `<img>`, and the row shows pictures in another way, too");
+            return Err(error.with_hint("use one way: `<img>` with paths, or `<image>` with `images`"));
+        }
+        if tags > 0 {
+            return Ok(self.with_tags(field, text));
         }
         if !text.contains(PLACEHOLDER) {
             return Ok(Content::Text(text.to_string()));
@@ -733,12 +790,18 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 }
 
+/// The error for two fields with the same meaning.
+fn both(place: &str, first: &str, second: &str) -> Error {
+    let problem = format!("means the same as `{first}`, and the row has both");
+    Error::row_field(place, second, problem)
+        .with_hint(format!("`--ignore-field {first}` or `--ignore-field {second}` leaves one out"))
+}
+
 /// The pictures given beside the conversation.
 fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureField<'a>>, Error> {
     let Some((field, value)) = object.take_any(&PICTURES) else { return Ok(Vec::new()) };
     if let Some((second, _)) = object.take_any(&PICTURES) {
-        let problem = format!("means the same as `{field}`, and the row has both");
-        return Err(Error::row_field(place, second, problem));
+        return Err(both(place, field, second));
     }
     let one = |(index, value)| PictureField { field: format!("{field}[{index}]"), value };
     Ok(match value {

@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::convert;
 use crate::error::Error;
 
 /// Levels of subfolders that are searched.
 const DEPTH: usize = 3;
 const ENDINGS: [&str; 4] = ["jsonl", "json", "parquet", "tar"];
+/// Endings of pictures.
+const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 /// Metadata files beside the data.
 const ABOUT: [&str; 6] =
     ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json", "package.json"];
@@ -31,10 +34,23 @@ pub(crate) fn files(folder: &Path, split: &str) -> Result<Vec<PathBuf>, Error> {
     if found.is_empty() {
         return Err(no_files(folder));
     }
+    leave_out_reports(&mut found);
     found.sort();
     let chosen = choose(folder, split, found)?;
     refuse_mixture(folder, &chosen)?;
     Ok(chosen)
+}
+
+/// img2dataset writes a table and statistics about each archive beside it, with no picture in them.
+fn leave_out_reports(found: &mut Vec<PathBuf>) {
+    let archives: BTreeSet<PathBuf> =
+        found.iter().filter(|path| path.extension().is_some_and(|ending| ending == "tar")).cloned().collect();
+    let archive_of = |path: &Path| match path.extension()?.to_str()? {
+        "parquet" => Some(path.with_extension("tar")),
+        "json" => Some(path.with_file_name(format!("{}.tar", path.file_stem()?.to_str()?.strip_suffix("_stats")?))),
+        _ => None,
+    };
+    found.retain(|path| archive_of(path).is_none_or(|archive| !archives.contains(&archive)));
 }
 
 fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Error> {
@@ -64,10 +80,35 @@ fn no_files(folder: &Path) -> Error {
         return error
             .with_hint("this is what `save_to_disk` writes; convert it with `dataset.to_parquet(\"train.parquet\")`");
     }
-    if has("metadata.csv") {
-        return error.with_hint("folders of pictures need `metadata.jsonl`, not `metadata.csv`");
+    if let Some(table) = find(folder, DEPTH, &|path| has_ending(path, &["csv", "tsv"])) {
+        let command = convert::table_command(&table, has_ending(&table, &["tsv"]));
+        return error.with_hint(format!("`{}` has to be converted: `{command}`", table.display()));
     }
-    error.with_hint("a folder of pictures needs a `metadata.jsonl` with `file_name`, `prompt` and `response`")
+    let Some(picture) = find(folder, DEPTH, &|path| has_ending(path, &PICTURES)) else {
+        return error.with_hint("pass the folder or the file that has the rows");
+    };
+    // A folder of pictures for each class, perhaps inside of one for each split.
+    let classes = picture.parent().and_then(Path::parent).filter(|parent| parent.starts_with(folder));
+    match classes {
+        Some(classes) => error.with_hint(format!(
+            "are the names of the subfolders what the pictures show? `{}` writes that down as rows; change its question as you need it",
+            convert::classes_command(classes)
+        )),
+        None => error.with_hint("a folder of pictures needs a `metadata.jsonl` with `file_name`, `prompt` and `response`"),
+    }
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    path.extension().is_some_and(|ending| endings.contains(&ending.to_string_lossy().to_lowercase().as_str()))
+}
+
+/// The first file of a folder, by name, that is wanted.
+fn find(folder: &Path, depth: usize, is_wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    let here = entries.iter().find(|path| path.is_file() && is_wanted(path)).cloned();
+    let folders = || entries.iter().filter(|path| depth > 0 && path.is_dir());
+    here.or_else(|| folders().find_map(|path| find(path, depth - 1, is_wanted)))
 }
 
 /// Selects the files of a split. If no name mentions a split, all files are training data.

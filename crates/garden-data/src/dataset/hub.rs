@@ -3,6 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use garden_input::SUPPORTED;
+
+use super::model_files;
 use crate::error::Error;
 
 /// Whether a text could be a dataset name on the hub: `owner/name`.
@@ -35,8 +38,15 @@ pub(crate) enum Thing {
     Model,
 }
 
-/// The folder of a model: the path itself, or the newest snapshot of the hub model with this name in the local cache.
+/// The folder of a model: the path itself, or the newest snapshot of the hub model with this name in the local cache. A folder that is seen to be
+/// something else is refused.
 pub fn model_folder(path: &str) -> Result<PathBuf, Error> {
+    let folder = named_folder(path)?;
+    model_files::check(&folder)?;
+    Ok(folder)
+}
+
+fn named_folder(path: &str) -> Result<PathBuf, Error> {
     let given = Path::new(path);
     if given.is_dir() {
         return Ok(given.to_path_buf());
@@ -46,13 +56,22 @@ pub fn model_folder(path: &str) -> Result<PathBuf, Error> {
         return Err(Thing::Model.error(given, "is a file, not a model folder").with_hint(hint));
     }
     if !is_name(path) {
-        return Err(Thing::Model.error(given, "no such folder"));
+        return Err(Thing::Model.error(given, "no such folder").with_hint(model_files::DOWNLOAD));
     }
     let no_cache = || Thing::Model.error(given, "no such folder, and no hub cache, as HOME is not set");
     snapshot(&cache().ok_or_else(no_cache)?, Thing::Model, path)
 }
 
 impl Thing {
+    /// How to get what is not in the cache; a model only if it can be of a kind that is supported.
+    fn download(self, name: &str, option: &str) -> String {
+        let is_other = self == Thing::Model && !name.to_ascii_lowercase().contains("qwen2.5-vl");
+        match is_other {
+            true => format!("nothing is downloaded here; {SUPPORTED}"),
+            false => format!("nothing is downloaded here: run `hf download {option}{name}`"),
+        }
+    }
+
     fn error(self, name: &Path, problem: impl Into<String>) -> Error {
         match self {
             Thing::Dataset => Error::dataset(name, problem),
@@ -86,7 +105,7 @@ pub(crate) fn snapshot(cache: &Path, thing: Thing, name: &str) -> Result<PathBuf
         [one] => Ok(one.clone()),
         [] => Err(thing
             .error(Path::new(name), format!("no such file or folder, and not in the hub's cache `{}`", cache.display()))
-            .with_hint(format!("nothing is downloaded here: run `hf download {option}{name}`"))),
+            .with_hint(thing.download(name, option))),
         several => Err(thing
             .error(
                 Path::new(name),

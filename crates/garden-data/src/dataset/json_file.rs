@@ -9,6 +9,7 @@ use memchr::{memchr, memchr2};
 
 use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
+use super::convert;
 use super::picture::Beside;
 use super::reach::Reach;
 use super::stored::{Span, Stored, fits, span};
@@ -19,6 +20,9 @@ use crate::error::Error;
 const PIECE: usize = 256 << 10;
 /// UTF-8 files from Windows may begin with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A first line shorter than this may be the beginning of an object that spans many.
+const SHORT_LINE: usize = 256;
 
 /// How rows are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,9 @@ impl JsonFile {
         }
         let mut rows = scan.rows;
         rows.shrink_to_fit();
+        if layout == Layout::Lines {
+            refuse_whole(&stored, &rows)?;
+        }
         Ok(JsonFile { stored, layout, rows, lone_text, reach: reach.clone() })
     }
 
@@ -78,6 +85,24 @@ impl JsonFile {
     }
 }
 
+/// Refuses a file that is one object of another tool, on one line or on many.
+fn refuse_whole(stored: &Stored, rows: &[Span]) -> Result<(), Error> {
+    let Some(first) = rows.first() else { return Ok(()) };
+    let file = stored.open()?;
+    let last = stored.read(&file, first.offset, (first.length as usize).min(SHORT_LINE))?;
+    let is_open = (first.length as usize) < SHORT_LINE && !last.trim_ascii_end().ends_with(b"}");
+    if rows.len() > 1 && !is_open {
+        return Ok(());
+    }
+    let length = (stored.length - first.offset).min(PIECE as u64);
+    let beginning = stored.read(&file, first.offset, length as usize)?;
+    let end = stored.read(&file, stored.length - length, length as usize)?;
+    match convert::of_object(&stored.path, &beginning, &end) {
+        Some((problem, hint)) => Err(Error::dataset(&stored.path, problem).with_hint(hint)),
+        None => Ok(()),
+    }
+}
+
 /// Parses a row's JSON.
 fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, Error> {
     parse_json(place, bytes)?.map_err(|error| {
@@ -85,6 +110,10 @@ fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, 
         let reason = text.rsplit_once(" at line").map_or(text.as_str(), |(reason, _)| reason);
         let broken =
             Error::row_field(place, "", format!("broken JSON at character {} of the row: {reason}", error.column()));
+        if let Some(word) = no_number(bytes, error.column()) {
+            return broken
+                .with_hint(format!("`{word}`, as Python's `json` writes it, is not JSON: write null or a string"));
+        }
         if layout == Layout::Lines && error.is_eof() {
             return broken.with_hint(
                 "each line must be a whole row; rows that span several lines need a JSON array around them",
@@ -92,6 +121,12 @@ fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, 
         }
         broken
     })
+}
+
+/// What Python writes for a number that JSON does not have, if that is what stands near a column.
+fn no_number(bytes: &[u8], column: usize) -> Option<&'static str> {
+    let near = &bytes[column.saturating_sub(3).min(bytes.len())..(column + 8).min(bytes.len())];
+    ["NaN", "Infinity"].into_iter().find(|word| memchr::memmem::find(near, word.as_bytes()).is_some())
 }
 
 /// A pass over a file.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
+use super::field_names::FieldNames;
 use super::picture::Beside;
 use super::reach::Reach;
 use super::stored::Stored;
@@ -64,9 +65,15 @@ pub(crate) struct Parquet {
 
 impl Parquet {
     /// Reads the file's metadata.
-    pub(crate) fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Parquet, Error> {
+    pub(crate) fn open(
+        path: &Path,
+        number: usize,
+        readers: &Readers,
+        reach: &Arc<Reach>,
+        names: &FieldNames,
+    ) -> Result<Parquet, Error> {
         let stored = Stored::new(path)?;
-        let footer = Footer::read(&stored, &stored.open()?)?;
+        let footer = Footer::read(&stored, &stored.open()?, names)?;
         let rows = footer.groups.last().map_or(0, |group| group.first_row + group.rows);
         let rows = usize::try_from(rows).map_err(|_| Error::dataset(path, format!("says that it has {rows} rows")))?;
         Ok(Parquet { stored, footer, rows, number, readers: readers.clone(), reach: reach.clone() })
@@ -74,6 +81,16 @@ impl Parquet {
 
     pub(crate) fn len(&self) -> usize {
         self.rows
+    }
+
+    pub(crate) fn readers(&self) -> &Readers {
+        &self.readers
+    }
+
+    /// Takes its readers from those of another dataset with so many files, which it comes behind.
+    pub(crate) fn join(&mut self, readers: &Readers, files: usize) {
+        self.readers = readers.clone();
+        self.number += files;
     }
 
     pub(crate) fn place(&self, index: usize) -> String {
@@ -100,7 +117,7 @@ impl Parquet {
         };
         let value = reader
             .read(&self.footer, index - group.first_row)
-            .map_err(|error| Error::row_field(place, "", error.to_string()))?;
+            .map_err(|(column, error)| Error::row_field(place, &column, format!("cannot be read: {error}")))?;
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.push_back(IdleReader { file: self.number, group: number, next: index + 1, reader });
         if readers.len() > KEPT {
@@ -127,7 +144,7 @@ impl Parquet {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{Parquet, Readers};
+    use super::{FieldNames, Parquet, Readers};
     use crate::error::Error;
     use crate::template::Message;
 
@@ -136,13 +153,20 @@ mod tests {
     }
 
     fn open(name: &str) -> Parquet {
-        Parquet::open(&testdata(name), 0, &Readers::default(), &std::sync::Arc::new(super::Reach::Anywhere)).unwrap()
+        Parquet::open(
+            &testdata(name),
+            0,
+            &Readers::default(),
+            &std::sync::Arc::new(super::Reach::Anywhere),
+            &FieldNames::default(),
+        )
+        .unwrap()
     }
 
     /// Rows of `pages.parquet` alternate between two pictures.
     fn is_right(table: &Parquet, row: usize) -> bool {
         let picture = std::fs::read(testdata(["pictures/gate.jpg", "pictures/receipt.png"][row % 2])).unwrap();
-        let record = table.read(row, |row| row.into_record()).unwrap();
+        let record = table.read(row, |row| row.into_record(&FieldNames::default())).unwrap();
         let question = Message::with_images("user", 1, &format!("Row {row}?"));
         record.pictures[0].data == picture
             && record.messages == [question, Message::text("assistant", &format!("Row {row}."))]
@@ -162,7 +186,9 @@ mod tests {
         for name in ["snappy", "zstd", "gzip", "plain"] {
             let table = open(&format!("parquet/{name}.parquet"));
             for row in [0, 1, 2, 1, 0] {
-                let record = table.read(row, |row| row.into_record()).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let record = table
+                    .read(row, |row| row.into_record(&FieldNames::default()))
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(record.pictures.len(), [1, 2, 0][row], "{name}");
                 assert!(
                     record
@@ -183,12 +209,18 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[place] ^= 0x55;
             std::fs::write(&path, &bytes).unwrap();
-            let read: Result<Vec<()>, Error> =
-                Parquet::open(&path, 0, &Readers::default(), &std::sync::Arc::new(super::Reach::Anywhere)).and_then(
-                    |table| {
-                        (0..table.len().min(5)).map(|row| table.read(row, |row| row.into_record()).map(drop)).collect()
-                    },
-                );
+            let read: Result<Vec<()>, Error> = Parquet::open(
+                &path,
+                0,
+                &Readers::default(),
+                &std::sync::Arc::new(super::Reach::Anywhere),
+                &FieldNames::default(),
+            )
+            .and_then(|table| {
+                (0..table.len().min(5))
+                    .map(|row| table.read(row, |row| row.into_record(&FieldNames::default())).map(drop))
+                    .collect()
+            });
             errors += usize::from(read.is_err());
         }
         std::fs::remove_file(&path).unwrap();

@@ -75,7 +75,7 @@ impl PictureField<'_> {
         let name = format!("{place}: {field}");
         match self.value {
             Value::Bytes(data) => make(Found { place, field, name, contents: Contents::Bytes(data) }),
-            Value::Text(text) => match written_here(&text) {
+            Value::Text(text) => match written_here(&text).or_else(|| is_base64_field(field).then_some(Ok(&*text))) {
                 Some(base64) => {
                     let base64 = base64.map_err(|problem| Error::row_field(place, field, problem))?;
                     make(Found { place, field, name, contents: Contents::Base64(base64) })
@@ -86,7 +86,12 @@ impl PictureField<'_> {
                 }
             },
             Value::Object(mut object) => {
-                let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"])
+                // Anthropic's `source` says beside the picture how it is given.
+                for about in ["type", "media_type"] {
+                    drop(object.take(about));
+                }
+                let Some((inner, value)) =
+                    object.take_any(&["bytes", "url", "path", "image_url", "image", "base64", "data", "source"])
                 else {
                     let problem = format!("has no picture in it: {}", object.names());
                     return Err(Error::row_field(place, field, problem).with_hint("use `url`, `path` or `bytes`"));
@@ -140,10 +145,20 @@ impl Found<'_> {
         };
         self.filled(source.length())?;
         file::fits(source.length(), LARGEST_PICTURE).map_err(|error| self.unreadable(&error))?;
-        let Glance { width, height, is_whole, decoding_bytes } = glance(&self.name, &source, max_pixels)?;
+        let Glance { width, height, is_whole, decoding_bytes, used } = glance(&self.name, &source, max_pixels)?;
         let fingerprint = source.fingerprint().map_err(|error| self.unreadable(&error))?;
         let (bytes, bounds) = (source.length(), PixelBounds::default());
-        Ok(PictureOutline { name: self.name, width, height, is_whole, decoding_bytes, bytes, fingerprint, bounds })
+        Ok(PictureOutline {
+            name: self.name,
+            width,
+            height,
+            is_whole,
+            decoding_bytes,
+            bytes,
+            fingerprint,
+            bounds,
+            used,
+        })
     }
 
     fn held(&mut self) -> Vec<u8> {
@@ -172,6 +187,20 @@ impl Found<'_> {
     }
 }
 
+/// Whether a field's text is always base64, whatever it starts with.
+fn is_base64_field(field: &str) -> bool {
+    ["base64", "data"].contains(&field.rsplit('.').next().unwrap_or(field))
+}
+
+/// Whether a text contains a picture as base64.
+pub(crate) fn is_picture_text(text: &str) -> bool {
+    text.starts_with("data:image/") || is_bare_base64(text)
+}
+
+fn is_bare_base64(text: &str) -> bool {
+    text.len() >= SHORTEST_BASE64 && BEGINNINGS.iter().any(|beginning| text.starts_with(beginning))
+}
+
 /// The base64 of a picture embedded in the text.
 fn written_here(text: &str) -> Option<Result<&str, String>> {
     if let Some(rest) = text.strip_prefix("data:") {
@@ -180,8 +209,7 @@ fn written_here(text: &str) -> Option<Result<&str, String>> {
             _ => Err(format!("is a data URI without `;base64,`: `{}`", shortened(text))),
         });
     }
-    let bare = text.len() >= SHORTEST_BASE64 && BEGINNINGS.iter().any(|beginning| text.starts_with(beginning));
-    bare.then_some(Ok(text))
+    is_bare_base64(text).then_some(Ok(text))
 }
 
 /// The file named by a text.

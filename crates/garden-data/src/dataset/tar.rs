@@ -11,6 +11,7 @@ use super::calls::Nulls;
 use super::conversation::{LoneText, PROMPTS, Row};
 use super::picture::{Beside, Member};
 use super::stored::{Span, Stored, fits, span};
+use super::suspect::{Looks, name_looks_like};
 use super::value::{Object, Value, parse_json, shortened};
 use crate::error::Error;
 
@@ -89,8 +90,13 @@ impl Tar {
                 self.stored.read(&file, entry.data, entry.size as usize)
             };
             match ending.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
-                "json" => json = Some(data()?),
-                "txt" => text = Some(data()?),
+                _ if part_of(ending)
+                    .is_some_and(|part| name_looks_like(part).is_some_and(|looks| looks != Looks::Picture)) =>
+                {
+                    unread.push(format!(".{ending}"));
+                }
+                "json" => put(&place, ending, &mut json, data()?)?,
+                "txt" => put(&place, ending, &mut text, data()?)?,
                 kind if PICTURES.contains(&kind) => {
                     pictures.push(Member { name: entry.name.clone(), offset: entry.data, size: entry.size });
                 }
@@ -119,6 +125,20 @@ fn push(path: &Path, rows: &mut Vec<Span>, group: Option<(String, u64, u64)>) ->
     Ok(())
 }
 
+/// What a member is of its row, by an ending of several parts: `mask.png`, `question.txt`.
+fn part_of(ending: &str) -> Option<&str> {
+    ending.rsplit_once('.').map(|(part, _)| part)
+}
+
+/// Keeps the contents of a member of which a row may have one.
+fn put(place: &str, ending: &str, kept: &mut Option<Vec<u8>>, data: Vec<u8>) -> Result<(), Error> {
+    match kept.replace(data) {
+        None => Ok(()),
+        Some(_) => Err(Error::row_field(place, &format!(".{ending}"), "is the second file of its kind in this row")
+            .with_hint("a row has one `.json` and one `.txt`")),
+    }
+}
+
 /// The fields of a row, from its JSON and its text.
 fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> Result<Value<'a>, Error> {
     let mut value = match json {
@@ -132,7 +152,7 @@ fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> 
         let text = Value::Text(Cow::Owned(text.trim_end_matches('\n').to_string()));
         // With a question in the JSON, the text is its answer.
         let asked = object.0.iter().any(|(name, _)| PROMPTS.contains(&name.as_ref()));
-        object.0.push((Cow::Borrowed(if asked { "response" } else { "text" }), text));
+        object.0.push((Cow::Borrowed(if asked { "response" } else { "txt" }), text));
     }
     Ok(value)
 }

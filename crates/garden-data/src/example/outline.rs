@@ -5,6 +5,7 @@ use crate::example::Said;
 use crate::example::boxes::Objects;
 use crate::example::length::{PixelBounds, SizedPicture};
 use crate::fingerprint::Fingerprint;
+use crate::image::UsedPart;
 use crate::template::{Chat, Content, Message, Part, Weight};
 
 /// The stored row, plus a copy for texts that must be unescaped.
@@ -50,6 +51,8 @@ pub struct PictureOutline {
     pub fingerprint: u64,
     /// Pixel bounds requested by the row.
     pub bounds: PixelBounds,
+    /// Which part of the file is used.
+    pub used: UsedPart,
 }
 
 impl PictureOutline {

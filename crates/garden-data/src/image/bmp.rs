@@ -1,8 +1,8 @@
 //! BMP: uncompressed palettes and colours, as written by Windows and OS/2. Run-length encoding is refused.
 
-use super::Header;
 use super::orientation::Orientation;
 use super::rgb::{Picture, on_white, unpacked};
+use super::{Header, UsedPart};
 
 /// Bytes of the file header, before the bitmap header.
 const FILE_HEADER: usize = 14;
@@ -122,7 +122,14 @@ fn layout(data: &[u8]) -> Result<Layout, String> {
 pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     let Layout { width, height, .. } = layout(data)?;
     let orientation = Orientation::default();
-    Ok(Header { width: width as u64, height: height as u64, orientation, values: 0, is_by_rows: false })
+    Ok(Header {
+        width: width as u64,
+        height: height as u64,
+        orientation,
+        values: 0,
+        is_by_rows: false,
+        used: UsedPart::default(),
+    })
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {

@@ -4,10 +4,10 @@ use std::io::{BufRead, Cursor, Seek};
 
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Reader, Transformations};
 
-use super::Header;
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_gray_16, on_white};
 use super::source::Source;
+use super::{Header, UsedPart};
 
 /// Memory limit for everything but pixels, such as profiles and texts. Pixels have their own limit.
 const LIMIT: usize = 64 << 20;
@@ -35,39 +35,60 @@ fn problem(error: png::DecodingError) -> String {
     }
 }
 
-/// The orientation in the Exif chunk, which may stand before the pixels or after them, so all chunks are walked.
-fn orientation(source: &Source) -> Option<Orientation> {
-    let mut place = SIGNATURE;
+/// What chunks beside the pixels say.
+#[derive(Default)]
+struct Beside {
+    orientation: Option<Orientation>,
+    is_animated: bool,
+}
+
+/// Walks all chunks: Exif data may stand before the pixels or after them.
+fn beside(source: &Source) -> Beside {
+    let (mut found, mut place) = (Beside::default(), SIGNATURE);
     let mut head = [0; 8];
-    while source.read_at(place, &mut head).ok()? == head.len() {
+    while source.read_at(place, &mut head).is_ok_and(|count| count == head.len()) {
         let [a, b, c, d, kind @ ..] = head;
         let length = u32::from_be_bytes([a, b, c, d]);
         let contents = place + head.len() as u64;
         if contents + u64::from(length) > source.length() {
             break;
         }
-        if &kind == b"eXIf" {
-            let mut exif = vec![0; length as usize];
-            source.read_at(contents, &mut exif).ok()?;
-            return Some(Orientation::of_exif(&exif));
+        match &kind {
+            b"eXIf" if found.orientation.is_none() => {
+                let mut exif = vec![0; length as usize];
+                if source.read_at(contents, &mut exif).is_err() {
+                    break;
+                }
+                found.orientation = Some(Orientation::of_exif(&exif));
+            }
+            b"acTL" => {
+                let mut frames = [0; 4];
+                found.is_animated = source.read_at(contents, &mut frames).is_ok() && u32::from_be_bytes(frames) > 1;
+            }
+            _ => {}
         }
         // A checksum follows.
         place = contents + u64::from(length) + 4;
     }
-    None
+    found
 }
 
 pub(super) fn header(source: &Source) -> Result<Header, String> {
     let reader = reader(source.reader())?;
     let info = reader.info();
+    let beside = beside(source);
     // RGB values are decoded straight into the picture.
     let values = if is_rgb(&reader) { 0 } else { reader.output_buffer_size().map_or(u64::MAX, |length| length as u64) };
     Ok(Header {
         width: u64::from(info.width),
         height: u64::from(info.height),
-        orientation: orientation(source).unwrap_or_default(),
+        orientation: beside.orientation.unwrap_or_default(),
         values,
         is_by_rows: false,
+        used: UsedPart {
+            is_first_of_several: beside.is_animated,
+            is_clipped_gray: (info.color_type, info.bit_depth) == (ColorType::Grayscale, BitDepth::Sixteen),
+        },
     })
 }
 

@@ -1,6 +1,7 @@
-//! `preprocessor_config.json`: target size and normalisation of pictures.
+//! Target size and normalisation of pictures, from `processor_config.json` or `preprocessor_config.json`.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use garden_input::Grid;
 use serde_json::Value;
@@ -8,6 +9,10 @@ use serde_json::Value;
 use super::MAX_PIXELS as LARGEST;
 use crate::error::Error;
 
+/// The file with the settings of all processors of a model.
+const PROCESSOR: &str = "processor_config.json";
+/// The file with those of images alone, which older models have.
+const PREPROCESSOR: &str = "preprocessor_config.json";
 /// Maximum aspect ratio, as in transformers.
 const LARGEST_RATIO: f64 = 200.0;
 /// Defaults of transformers for fields missing in the file.
@@ -17,6 +22,8 @@ const MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
 const DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 const RESCALE: f64 = 1.0 / 255.0;
 const BICUBIC: u64 = 3;
+/// Image processors that work alike, by how their names begin.
+const KINDS: [&str; 2] = ["Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"];
 /// Maximum of patch size, merge size and frames, which are 14, 2 and 2 in all models of this family.
 const LARGEST_SIDE: u64 = 1024;
 
@@ -57,23 +64,24 @@ impl Default for ImageSettings {
 }
 
 impl ImageSettings {
-    /// Reads `preprocessor_config.json`, in the older format (`min_pixels`) and the newer one (`size.shortest_edge`).
-    pub fn read(path: &Path) -> Result<ImageSettings, Error> {
-        let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
-            .map_err(|error| Error::file(path, error))?;
-        let value: Value =
-            serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("not JSON: {error}")))?;
-        // The newest format keeps all processors of a model in one file.
-        let value = value.get("image_processor").unwrap_or(&value);
-        Fields { path, value }.settings()
+    /// The settings of a model folder, if it has any, and the file they are in: what `processor_config.json` says of images comes before
+    /// `preprocessor_config.json`, as in transformers.
+    pub fn find(folder: &Path) -> Result<Option<(ImageSettings, PathBuf)>, Error> {
+        let path = folder.join(PROCESSOR);
+        let inside = read_json(&path)?.and_then(|mut value| value.get_mut("image_processor").map(Value::take));
+        if let Some(value) = inside.as_ref().filter(|value| !value.is_null()) {
+            return Ok(Some((Fields { path: &path, value }.settings()?, path)));
+        }
+        let path = folder.join(PREPROCESSOR);
+        let Some(value) = read_json(&path)? else { return Ok(None) };
+        Ok(Some((Fields { path: &path, value: &value }.settings()?, path)))
     }
 
-    /// Writes these pixel bounds into a folder's processor files, except those for which `is_kept` is true.
-    pub fn bound_files(&self, folder: &Path, is_kept: impl Fn(&Path) -> bool) -> Result<(), Error> {
-        for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
+    /// Writes these pixel bounds into a folder's processor files.
+    pub fn bound_files(&self, folder: &Path) -> Result<(), Error> {
+        for path in [PREPROCESSOR, PROCESSOR].map(|name| folder.join(name)) {
             let Ok(text) = crate::dataset::file::read(&path, crate::dataset::file::LARGEST_SETTINGS) else { continue };
-            let bounded = Self::with_bounds(&text, self.min_pixels, self.max_pixels).filter(|_| !is_kept(&path));
-            let Some(bounded) = bounded else { continue };
+            let Some(bounded) = Self::with_bounds(&text, self.min_pixels, self.max_pixels) else { continue };
             garden_files::replace(&path, bounded).map_err(|error| Error::file(&path, error))?;
         }
         Ok(())
@@ -159,6 +167,15 @@ impl ImageSettings {
     }
 }
 
+/// The JSON in a file, if the file is there.
+fn read_json(path: &Path) -> Result<Option<Value>, Error> {
+    let text = match crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| Error::file(path, error))?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| Error::broken(path, format!("not JSON: {error}")))
+}
+
 struct Fields<'a> {
     path: &'a Path,
     value: &'a Value,
@@ -170,6 +187,17 @@ impl Fields<'_> {
             if self.value[field].as_bool() == Some(false) {
                 return Err(Error::field(self.path, field, "is false, which is not supported"));
             }
+        }
+        if self.value["do_center_crop"].as_bool() == Some(true) {
+            return Err(Error::field(self.path, "do_center_crop", "is true, which is not supported"));
+        }
+        let kind = self.value["image_processor_type"].as_str().unwrap_or(KINDS[0]);
+        if !KINDS.iter().any(|known| kind.starts_with(known)) {
+            return Err(Error::field(
+                self.path,
+                "image_processor_type",
+                format!("is `{kind}`; only `{}` is supported", KINDS[0]),
+            ));
         }
         let resample = self.whole("", "resample", BICUBIC)?;
         if resample != BICUBIC {
@@ -213,6 +241,9 @@ impl Fields<'_> {
     fn pixels(&self, older: &str, newer: &str, default: u64) -> Result<u64, Error> {
         if self.value[older].is_null() && !self.value["size"][older].is_null() {
             return self.whole("size", older, default);
+        }
+        if self.value[older].is_null() && self.value["size"].is_object() && self.value["size"][newer].is_null() {
+            return Err(Error::field(self.path, "size", format!("has no `{newer}`")));
         }
         let default = self.whole("size", newer, default)?;
         self.whole("", older, default)

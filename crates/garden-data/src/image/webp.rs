@@ -7,7 +7,7 @@ use image_webp::WebPDecoder;
 use super::orientation::Orientation;
 use super::rgb::{Picture, on_white};
 use super::source::Source;
-use super::{Header, RGB_PIXEL, RGBA_PIXEL};
+use super::{Header, RGB_PIXEL, RGBA_PIXEL, UsedPart};
 
 /// Bytes of a chunk's name and length, and the offset of the first chunk.
 const RIFF_HEADER: u64 = 8;
@@ -60,7 +60,9 @@ pub(super) fn header(source: &Source) -> Result<Header, String> {
     let orientation = exif.as_deref().map_or_else(Orientation::default, Orientation::of_exif);
     let (width, height) = (u64::from(width), u64::from(height));
     let values = held(&mut decoder, width, height).saturating_add(source.length());
-    Ok(Header { width, height, orientation, values, is_by_rows: false })
+    let is_first_of_several = decoder.is_animated() && decoder.num_frames() > 1;
+    let used = UsedPart { is_first_of_several, ..UsedPart::default() };
+    Ok(Header { width, height, orientation, values, is_by_rows: false, used })
 }
 
 /// Bytes held beside the picture, according to the decoder's source: planes of whole macroblocks with subsampled chroma and a list of the blocks, or RGBA of

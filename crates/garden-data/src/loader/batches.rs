@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::mixture::Mixture;
 use crate::dataset::Order;
 
 /// Groups filled at the same time: more of them pack rows tighter, but take longer to search.
@@ -36,7 +37,7 @@ struct Groups {
 
 impl Groups {
     /// Puts each row, in shuffled order, into the first open group that it fits. A row longer than the budget is alone.
-    fn of(order: Order, open: usize, tokens: usize, length: impl Fn(usize) -> usize) -> Groups {
+    fn of(order: &Sequence, open: usize, tokens: usize, length: impl Fn(usize) -> usize) -> Groups {
         let mut groups = Groups { members: Vec::with_capacity(order.len()), starts: vec![0] };
         let mut filling: VecDeque<(usize, Vec<u32>)> = VecDeque::new();
         for position in 0..order.len() {
@@ -75,11 +76,36 @@ impl Groups {
     }
 }
 
+/// What comes at which position of an epoch.
+#[derive(Clone, Debug)]
+enum Sequence {
+    /// Each once.
+    Once(Order),
+    /// Datasets by their weights.
+    Mixed(Mixture),
+}
+
+impl Sequence {
+    fn len(&self) -> usize {
+        match self {
+            Sequence::Once(order) => order.len(),
+            Sequence::Mixed(mixture) => mixture.len(),
+        }
+    }
+
+    fn at(&self, epoch: u64, position: usize) -> usize {
+        match self {
+            Sequence::Once(order) => order.at(epoch, position),
+            Sequence::Mixed(mixture) => mixture.at(epoch, position),
+        }
+    }
+}
+
 /// The rows of each micro-batch of a run.
 #[derive(Clone, Debug)]
 pub struct Batches {
     /// Order of rows, or of groups if there are any.
-    order: Order,
+    order: Sequence,
     /// Excluded rows, ascending. The others are found by counting these, so that no list of them is held.
     left_out: Arc<[u32]>,
     batch_size: usize,
@@ -91,16 +117,21 @@ impl Batches {
     pub fn new(rows: usize, left_out: Arc<[u32]>, batch_size: usize, seed: Option<u64>) -> Batches {
         let taken = rows.saturating_sub(left_out.len());
         let order = seed.map_or_else(|| Order::stored(taken), |seed| Order::new(taken, seed));
-        Batches { order, left_out, batch_size: batch_size.max(1), groups: None }
+        Batches { order: Sequence::Once(order), left_out, batch_size: batch_size.max(1), groups: None }
+    }
+
+    /// Rows of datasets mixed by weight.
+    pub fn mixed(mixture: Mixture, left_out: Arc<[u32]>, batch_size: usize) -> Batches {
+        Batches { order: Sequence::Mixed(mixture), left_out, batch_size: batch_size.max(1), groups: None }
     }
 
     /// Micro-batches of at most `tokens` tokens; `lengths` has the tokens of every row of the dataset. Without a seed, rows keep their order.
     pub fn of_tokens(left_out: Arc<[u32]>, tokens: usize, lengths: &[u32], seed: Option<u64>) -> Batches {
         let rows = Batches::new(lengths.len(), left_out, 1, seed);
         let open = if seed.is_some() { OPEN_GROUPS } else { 1 };
-        let groups = Groups::of(rows.order, open, tokens, |place| lengths[rows.row(place)] as usize);
+        let groups = Groups::of(&rows.order, open, tokens, |place| lengths[rows.row(place)] as usize);
         let order = seed.map_or_else(|| Order::stored(groups.len()), |seed| Order::new(groups.len(), seed));
-        Batches { order, groups: Some(Arc::new(groups)), ..rows }
+        Batches { order: Sequence::Once(order), groups: Some(Arc::new(groups)), ..rows }
     }
 
     /// Rows per epoch.

@@ -101,6 +101,11 @@ impl Collator {
         self.rows.len()
     }
 
+    /// Tokens in the current batch.
+    pub fn tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.tokens.len()).sum()
+    }
+
     /// Patches in the current batch.
     pub fn patches(&self) -> usize {
         self.used / self.patcher.settings().patch_values()

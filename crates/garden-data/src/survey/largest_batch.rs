@@ -35,6 +35,13 @@ impl RowSize {
     }
 }
 
+/// The largest rows of a dataset, for each size: as many as a micro-batch has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LargestRows {
+    longest: usize,
+    sizes: [Vec<usize>; SIZES],
+}
+
 /// The largest rows so far, for each size.
 #[derive(Default)]
 pub(super) struct LargestBatch {
@@ -60,6 +67,29 @@ impl LargestBatch {
                 heap.pop();
             }
         }
+    }
+
+    /// The limits where so many rows of each of these datasets share a micro-batch at most, and each row is among them so often at most.
+    pub(super) fn limits_of_mixed(datasets: &[LargestRows], most: &[(usize, usize)], batch_size: usize) -> Limits {
+        let size = |number: usize| {
+            let rows = datasets.iter().zip(most).flat_map(|(rows, (count, times))| {
+                let each = rows.sizes[number].iter().flat_map(move |size| std::iter::repeat_n(*size, *times));
+                each.take(*count)
+            });
+            let mut rows: Vec<usize> = rows.collect();
+            rows.sort_unstable_by_key(|size| Reverse(*size));
+            rows.iter().take(batch_size).sum()
+        };
+        let [tokens, targets, patches, windows, images] = std::array::from_fn(size);
+        let rows = most.iter().map(|(count, _)| count).sum::<usize>().min(batch_size);
+        let longest = datasets.iter().map(|rows| rows.longest).max().unwrap_or(0);
+        Limits { tokens, rows, targets, patches, windows, images, longest }
+    }
+
+    /// The largest rows, the larger ones first.
+    pub(super) fn rows(self) -> LargestRows {
+        let sorted = |heap: BinaryHeap<Reverse<usize>>| heap.into_sorted_vec().into_iter().map(|size| size.0).collect();
+        LargestRows { longest: self.longest, sizes: self.largest.map(sorted) }
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::example::length::SizedPicture;
 use crate::example::outline::{Outline, PictureOutline};
 use crate::example::{Example, ExampleSettings, Outcome};
+use crate::image::{Picture, UsedPart};
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
 
@@ -19,6 +20,8 @@ pub(super) struct Surveyor<'a> {
     pub processor: &'a Processor,
     pub config: &'a Config,
     pub settings: &'a ExampleSettings,
+    /// Whether to decode every picture.
+    pub decodes: bool,
 }
 
 /// The survey of a row.
@@ -50,6 +53,7 @@ pub(super) struct SurveyedPicture {
     pub width: usize,
     pub height: usize,
     pub bytes: u64,
+    pub used: UsedPart,
 }
 
 /// Whether a row can be trained on.
@@ -79,17 +83,24 @@ impl SurveyedPicture {
 }
 
 impl Surveyor<'_> {
-    pub(super) fn survey(&self, row: usize) -> RowSurvey {
+    /// Surveys a row; `picture` is memory for decoding.
+    pub(super) fn survey(&self, row: usize, picture: &mut Picture) -> RowSurvey {
         let mut outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
             Ok(outline) => outline,
             Err(error) => return RowSurvey::Unread(Problem::of(row, self.dataset.place(row), error)),
         };
         let fingerprint = outline.fingerprint();
         let has_empty_answer = outline.has_empty_answer();
-        let fit = self.fit(row, &outline);
+        let mut fit = self.fit(row, &outline);
+        if self.decodes
+            && matches!(fit, Fit::Kept { .. })
+            && let Err(error) = self.decode(row, picture)
+        {
+            fit = Fit::Bad(Problem::of(row, outline.place.clone(), error));
+        }
         let seen = |picture: PictureOutline| {
-            let PictureOutline { width, height, is_whole, bytes, .. } = picture;
-            SurveyedPicture { width, height, is_whole, bytes }
+            let PictureOutline { width, height, is_whole, bytes, used, .. } = picture;
+            SurveyedPicture { width, height, is_whole, bytes, used }
         };
         let mut ignored = std::mem::take(&mut outline.ignored);
         if matches!(fit, Fit::Kept { .. }) {
@@ -100,6 +111,15 @@ impl Surveyor<'_> {
         let (bytes, reading_bytes) = (outline.bytes(), outline.reading_bytes());
         let (place, pictures) = (outline.place, outline.pictures.into_iter().map(seen).collect());
         RowSurvey::Read(ReadRow { place, fingerprint, bytes, reading_bytes, pictures, has_empty_answer, ignored, fit })
+    }
+
+    /// Decodes the pictures of a row, one after the other into the same memory.
+    fn decode(&self, row: usize, picture: &mut Picture) -> Result<(), Error> {
+        let record = self.dataset.read(row)?;
+        record
+            .pictures
+            .iter()
+            .try_for_each(|stored| picture.decode(&stored.name, &stored.data, self.processor.max_decoded_pixels))
     }
 
     fn fit(&self, row: usize, outline: &Outline) -> Fit {

@@ -26,6 +26,11 @@ impl Added {
         Added { tokens, first }
     }
 
+    /// Whether a token is among them.
+    pub fn has(&self, token: i32) -> bool {
+        self.tokens.iter().any(|(_, id)| *id == token)
+    }
+
     /// The parts of a text, none of them empty.
     pub fn split<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Part<'a>> {
         let (mut rest, mut pending) = (text, None);

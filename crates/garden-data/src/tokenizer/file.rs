@@ -1,5 +1,6 @@
 //! Reads `tokenizer.json`, and refuses features that the Qwen2 family does not use.
 
+use std::borrow::{Borrow, Cow};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -16,10 +17,15 @@ use crate::error::Error;
 /// Larger token ids mean a broken file.
 const LARGEST_TOKEN: u32 = 1 << 24;
 
+// The texts of a released vocabulary are 150,000 and more: they are not copied, so that reading the file takes little more memory than the file has.
 #[derive(Deserialize)]
-struct File {
+struct File<'a> {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
+    #[serde(default)]
+    truncation: Value,
+    #[serde(default)]
+    padding: Value,
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
@@ -28,7 +34,8 @@ struct File {
     post_processor: Value,
     #[serde(default)]
     decoder: Value,
-    model: Model,
+    #[serde(borrow)]
+    model: Model<'a>,
 }
 
 #[derive(Deserialize)]
@@ -48,50 +55,63 @@ struct AddedToken {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct Model<'a> {
     #[serde(rename = "type")]
     kind: Option<String>,
-    vocab: HashMap<String, u32>,
-    merges: Vec<Pair>,
+    #[serde(borrow)]
+    vocab: HashMap<Text<'a>, u32>,
+    #[serde(borrow)]
+    merges: Vec<Pair<'a>>,
     #[serde(flatten)]
     other: HashMap<String, Value>,
+}
+
+/// A text of the file; only one with escapes is a copy.
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Borrow<str> for Text<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A merge, in the newer and in the older format.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Pair {
-    Both(String, String),
-    Line(String),
+enum Pair<'a> {
+    Both(#[serde(borrow)] Text<'a>, #[serde(borrow)] Text<'a>),
+    Line(#[serde(borrow)] Text<'a>),
 }
 
-impl Pair {
+impl Pair<'_> {
     fn parts(&self) -> Option<(&str, &str)> {
         match self {
-            Pair::Both(left, right) => Some((left, right)),
-            Pair::Line(line) => line.split_once(' '),
+            Pair::Both(left, right) => Some((&left.0, &right.0)),
+            Pair::Line(line) => line.0.split_once(' '),
         }
     }
 }
 
 pub(super) fn read(path: &Path, text: &[u8]) -> Result<Tokenizer, Error> {
-    let file: File =
+    let file: File<'_> =
         serde_json::from_slice(text).map_err(|error| Error::broken(path, format!("no tokenizer: {error}")))?;
     let reader = Reader { path };
     reader.check(&file)?;
     let merges = reader.merges(&file.model)?;
+    let tokens = file.model.vocab.len() + file.added_tokens.len();
     let mut tokenizer = Tokenizer {
         merges,
         added: Added::default(),
         added_later: Added::default(),
-        pieces: Vec::new(),
-        is_special: Vec::new(),
+        pieces: Vec::with_capacity(tokens),
+        is_special: Vec::with_capacity(tokens),
         by_text: HashMap::new(),
     };
     let bytes = Bytes::new();
     for (text, token) in &file.model.vocab {
         reader.place(&mut tokenizer, *token)?;
-        tokenizer.pieces[*token as usize] = bytes.of(text);
+        tokenizer.pieces[*token as usize] = bytes.of(&text.0);
     }
     reader.add_tokens(&mut tokenizer, file.added_tokens, &bytes)?;
     Ok(tokenizer)
@@ -102,7 +122,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn check(&self, file: &File) -> Result<(), Error> {
+    fn check(&self, file: &File<'_>) -> Result<(), Error> {
         self.must_be("model.type", file.model.kind.as_deref().unwrap_or("BPE"), &["BPE"])?;
         // Fields that are off change nothing; anything else would change tokens.
         for (field, value) in &file.model.other {
@@ -111,13 +131,24 @@ impl Reader<'_> {
                 return Err(self.unsupported(&format!("model.{field}"), value, "null, false or \"\""));
             }
         }
+        if !file.truncation.is_null() {
+            let problem = format!("is {}: texts would be cut", file.truncation);
+            return Err(Error::field(self.path, "truncation", problem)
+                .advised("set it to null; `max-length` of a recipe limits rows"));
+        }
+        // Texts are padded to the longest one of a batch in any case.
+        let is_to_longest = file.padding["strategy"] == "BatchLongest" && file.padding["pad_to_multiple_of"].is_null();
+        if !file.padding.is_null() && !is_to_longest {
+            let problem = format!("is {}: texts would be padded", file.padding);
+            return Err(Error::field(self.path, "padding", problem).advised("set it to null"));
+        }
         if !file.normalizer.is_null() {
             self.must_be("normalizer.type", kind(&file.normalizer), &["NFC"])?;
         } else {
             return Err(Error::field(self.path, "normalizer", "is missing; only `NFC` is supported"));
         }
         self.check_words(&file.pre_tokenizer)?;
-        if !file.post_processor.is_null() {
+        if !file.post_processor.is_null() && !adds_nothing(&file.post_processor) {
             self.must_be("post_processor.type", kind(&file.post_processor), &["ByteLevel"])?;
         }
         self.must_be("decoder.type", kind(&file.decoder), &["ByteLevel"])
@@ -151,11 +182,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn merges(&self, model: &Model) -> Result<Merges, Error> {
+    fn merges(&self, model: &Model<'_>) -> Result<Merges, Error> {
         let mut bytes = [0; 256];
         for (byte, character) in alphabet().into_iter().enumerate() {
             let text = character.to_string();
-            bytes[byte] = *model.vocab.get(&text).ok_or_else(|| {
+            bytes[byte] = *model.vocab.get(text.as_str()).ok_or_else(|| {
                 Error::field(self.path, "model.vocab", format!("has no token for the byte {byte} (`{text}`)"))
             })?;
         }
@@ -225,6 +256,12 @@ impl Reader<'_> {
     fn unsupported(&self, field: &str, value: &Value, wanted: &str) -> Error {
         Error::field(self.path, field, format!("is {value}; only {wanted} is supported"))
     }
+}
+
+/// Whether a post-processor leaves the tokens of a text as they are: transformers writes such a one where there was none.
+fn adds_nothing(value: &Value) -> bool {
+    let parts = value["single"].as_array().map(Vec::as_slice);
+    kind(value) == "TemplateProcessing" && matches!(parts, Some([only]) if only["Sequence"]["id"] == "A")
 }
 
 fn kind(value: &Value) -> &str {

@@ -176,7 +176,7 @@ fn bad_rows() {
         (r#"{"prompt": 7, "response": "b"}"#, "`a.jsonl:2`: field `prompt` is the number 7, not a string"),
         (
             r#"{"prompt": "a", "text": "c", "response": "b"}"#,
-            "`a.jsonl:2`: field `text` means the same as `prompt`, and the row has both",
+            "`a.jsonl:2`: field `text` means the same as `prompt`, and the row has both\nhint: `--ignore-field prompt` or `--ignore-field text` leaves one out",
         ),
         (
             r#"{"prompt": "a", "response": {"x": 1}}"#,
@@ -285,7 +285,10 @@ fn bad_files() {
         refusal("a.json", "[{}] {}"),
         "dataset `a.json`: line 1: unexpected text after the end of the JSON array"
     );
-    assert!(refusal("a.txt", "hello").ends_with("hint: it begins with \"hello\""));
+    assert!(refusal("a.txt", "hello").contains("hint: it begins with \"hello\"; each line must be a row"));
+    assert!(
+        refusal("a.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n").contains("`git lfs pull`")
+    );
     assert!(refusal("a.jsonl.gz", b"\x1f\x8b\x08").contains("`gunzip`"));
     assert!(refusal("a.arrow", b"ARROW1\0\0").contains("to_parquet"));
     let shard = std::fs::read(testdata("shards/train-000000.tar")).unwrap();
@@ -315,7 +318,7 @@ fn bad_rows_of_archives_and_tables() {
     let error = Dataset::open(&testdata("parquet/brotli.parquet")).unwrap().read(0).unwrap_err();
     assert!(
         error.to_string().ends_with(
-            "brotli.parquet:1`: compression with Brotli; only Snappy, Zstandard, gzip and none are supported"
+            "brotli.parquet:1`: field `images` cannot be read: compression with Brotli; only Snappy, Zstandard, gzip and none are supported"
         ),
         "{error}"
     );
@@ -324,7 +327,7 @@ fn bad_rows_of_archives_and_tables() {
     let mut table = std::fs::read(testdata("parquet/pages.parquet")).unwrap();
     table[4] ^= 0xff;
     let dataset = Dataset::open(&scratch.write("a.parquet", table)).unwrap();
-    assert!(scratch.told(&dataset.read(0).unwrap_err()).starts_with("`a.parquet:1`: broken parquet"));
+    assert!(scratch.told(&dataset.read(0).unwrap_err()).contains(" cannot be read: broken parquet"));
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn settings(patches: usize, threads: usize, bytes: usize, bad_row: BadRow) -> LoaderSettings {
-    LoaderSettings { example: ExampleSettings::default(), bad_row, patches, ahead: Ahead { threads, bytes } }
+    let (example, tokens) = (ExampleSettings::default(), 1 << 14);
+    LoaderSettings { example, bad_row, patches, tokens, ahead: Ahead { threads, bytes } }
 }
 
 #[test]
@@ -95,6 +96,26 @@ fn a_bad_row_stops_or_is_counted() {
     let made: Vec<_> = load(BadRow::Skip).map(Result::unwrap).collect();
     let counts: Vec<_> = made.iter().map(|batch| (batch.rows.len(), batch.skipped.len())).collect();
     assert_eq!(counts, [(2, 0), (2, 0), (1, 1), (2, 0)]);
+    assert_eq!(made[2].skipped[0].row, 5);
+}
+
+#[test]
+fn a_row_that_became_longer_than_was_planned_is_bad() {
+    let (processor, dataset) = (processor(), dataset(&folder("longer"), 4, &[]));
+    let batches = Batches::new(4, [].into(), 2, None);
+    let tokens = |batch: &garden_data::MicroBatch| batch.rows.iter().map(|row| row.tokens.len()).sum::<usize>();
+    let load = |most: usize, bad_row| {
+        let settings = LoaderSettings { tokens: most, ..settings(1 << 14, 1, 1 << 27, bad_row) };
+        Loader::new(dataset.clone(), processor.clone(), batches.clone(), settings, 0..2)
+    };
+    let most = load(1 << 14, BadRow::Stop).map(|made| tokens(&made.unwrap())).max().unwrap();
+    assert!(load(most, BadRow::Stop).all(|made| made.is_ok()));
+    let made: Vec<_> = load(most - 1, BadRow::Skip).map(Result::unwrap).collect();
+    let skipped: Vec<String> =
+        made.iter().flat_map(|batch| &batch.skipped).map(|skipped| skipped.error.to_string()).collect();
+    assert!(!skipped.is_empty() && made.iter().all(|batch| tokens(batch) < most), "{skipped:?}");
+    let words = format!("makes a micro-batch of {most} tokens; {} were planned before step 1", most - 1);
+    assert!(skipped[0].contains("train.jsonl:") && skipped[0].contains(&words), "{skipped:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use garden_data::{Error, Message, PictureFile, Processor, SpecialTokens};
+use garden_data::{Chat, Ending, Error, Message, PictureFile, Processor, SpecialTokens, TemplateFile};
 use serde_json::Value;
 
 fn model() -> PathBuf {
@@ -161,4 +161,32 @@ fn conversations_must_fit_their_pictures() {
     let file = PictureFile { name: "notes.txt", data: b"hello" };
     let error = processor.prompt(&[Message::with_images("user", 1, "Which?")], &[file]).unwrap_err();
     assert_eq!(error.to_string(), "picture `notes.txt`: this is not a JPEG, PNG, WebP, GIF, BMP or TIFF file");
+}
+
+/// Where two files say the same thing, the one counts that counts in transformers 5.
+#[test]
+fn files_come_in_the_order_of_transformers() {
+    let changed = Changed::new("order", "chat_template.jinja", "{% set", "{% set");
+    let write = |name: &str, text: &str| std::fs::write(changed.0.join(name), text).unwrap();
+    let rendered = || {
+        let processor = Processor::open(&changed.0).unwrap();
+        let text = processor.template.render(Chat::of(&[Message::text("user", "x")]), Ending::Nothing).unwrap();
+        (text, processor.images.max_pixels)
+    };
+    write("chat_template.jinja", "jinja {{ eos_token }} {{ unk_token }}");
+    // A name that no file has, and one that is null.
+    write("tokenizer_config.json", r#"{"unk_token": null}"#);
+    assert_eq!(rendered(), ("jinja <|endoftext|> ".to_string(), 12_544));
+    write("special_tokens_map.json", r#"{"eos_token": {"content": "<|im_end|>"}}"#);
+    assert_eq!(rendered().0, "jinja <|im_end|> ");
+    write("chat_template.json", r#"{"chat_template": "json"}"#);
+    assert_eq!(rendered().0, "json");
+    write("processor_config.json", r#"{"max_pixels": 6272, "image_processor": null}"#);
+    assert_eq!(rendered(), ("json".to_string(), 12_544));
+    write("processor_config.json", r#"{"chat_template": "processor", "image_processor": {"max_pixels": 6272}}"#);
+    assert_eq!(rendered(), ("processor".to_string(), 6272));
+    // A template that was given takes the place of all of them.
+    let given = TemplateFile { path: "given".into(), source: "given".to_string() };
+    given.write(&changed.0).unwrap();
+    assert_eq!(rendered(), ("given".to_string(), 6272));
 }

@@ -91,7 +91,8 @@ fn what_nothing_reads_is_listed() {
         let Some(ignored) = recorded.get("ignored") else { return };
         let processor = processor(recorded["template"].as_str().unwrap());
         let example = ExampleSettings::default();
-        let settings = SurveySettings { example: &example, batch_size: 1, keeps_sizes: false, threads: 1 };
+        let settings =
+            SurveySettings { example: &example, batch_size: 1, keeps_sizes: false, decodes: false, threads: 1 };
         let survey = Survey::of(dataset, &processor, &config, settings, |_| {});
         let fields: Vec<&str> = survey.ignored.iter().map(|one| one.field.as_str()).collect();
         assert_eq!(Value::from(fields), *ignored, "{row}");

@@ -25,7 +25,7 @@ fn config() -> Config {
 
 fn survey_with(dataset: &Dataset, example: &ExampleSettings, batch_size: usize, threads: usize) -> Survey {
     let mut done = 0;
-    let settings = SurveySettings { example, batch_size, keeps_sizes: false, threads };
+    let settings = SurveySettings { example, batch_size, keeps_sizes: false, decodes: false, threads };
     let survey = Survey::of(dataset, &processor(), &config(), settings, |rows| done = rows);
     assert_eq!((done, survey.rows), (dataset.len(), dataset.len()));
     survey

@@ -7,6 +7,7 @@ use std::path::Path;
 use garden_device::{Device, Dtype};
 
 use crate::checkpoint::adapter_config::{AdapterConfig, config_text};
+use crate::checkpoint::files::check_adapter_folder;
 use crate::checkpoint::sum::{Sum, piece, scale_rows};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
@@ -67,6 +68,7 @@ impl Pair<'_> {
 
 /// Opens an adapter saved by PEFT or by this program.
 pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
+    check_adapter_folder(folder)?;
     let path = folder.join(CONFIG);
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
     let weights = Checkpoint::open_file(&folder.join(WEIGHTS))?;

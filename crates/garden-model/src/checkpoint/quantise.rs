@@ -7,10 +7,11 @@ use std::path::Path;
 use garden_device::{Dtype, dynamic_8bit, nf4};
 use serde_json::{Value, json};
 
+use crate::checkpoint::files::SINGLE;
 use crate::checkpoint::names::{HEAD, newer};
 use crate::checkpoint::nf4_checkpoint::{self, FourBit};
 use crate::checkpoint::safetensors_writer::{
-    INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+    Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
 };
 use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Stored};
@@ -66,6 +67,7 @@ fn pack_files(
 ) -> Result<PackReport, Error> {
     copy_others(from, to)?;
     let model = Config::read(&from.join("config.json"))?;
+    checkpoint.check(&model)?;
     let mut files = checkpoint.files()?;
     // A tied head is the embedding, and is not saved separately.
     files.iter_mut().for_each(|file| file.1.retain(|stored| !(model.is_tied && newer(stored.name) == HEAD)));
@@ -112,7 +114,7 @@ fn pack_files(
         }
         writer.finish()?;
     }
-    if from.join(INDEX).exists() {
+    if !to.join(SINGLE).exists() {
         write_index(to, report.bytes_after, &weight_map)?;
     }
     name_dtype(config, checkpoint.usual_dtype());

@@ -27,8 +27,8 @@ pub struct LoraConfig {
 }
 
 /// Linears of the vision tower's blocks, and of the merger.
-const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
-const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
+pub(super) const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+pub(super) const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
 /// No vision tower has as many blocks.
 const MOST_BLOCKS: usize = 64;
 

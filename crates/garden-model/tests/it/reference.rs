@@ -27,7 +27,7 @@ on_every_device! {
 /// How far results may be away, relative to the size of what is compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tolerances {
-    logits: f64,
+    pub(crate) logits: f64,
     loss: f64,
     /// Of each parameter.
     pub(crate) gradient: f64,

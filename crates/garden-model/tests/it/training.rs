@@ -18,6 +18,7 @@ use garden_model::{
 
 on_every_device! {
     an_adapter_comes_back_as_it_was,
+    ranks_and_alphas_of_single_modules_are_theirs,
     a_step_changes_every_adapter,
     the_same_seed_gives_the_same_bits,
     recomputing_keeps_one_activation_per_layer,
@@ -229,6 +230,88 @@ fn an_adapter_comes_back_as_it_was(make: Make) {
         assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
         std::fs::remove_dir_all(folder).unwrap();
     }
+}
+
+/// An adapter whose linears have ranks and alphas of their own is one of the highest rank whose other rows are zero and whose B has the scale in it. Scales are powers of two, so
+/// that this rounds nothing.
+fn ranks_and_alphas_of_single_modules_are_theirs(make: Make) {
+    const RANK: usize = 16;
+    let case = find("vision_lora");
+    let Training::Lora(config) = case.training() else { panic!("adapters are trained there") };
+    let ranks = [("q_proj", 9), ("k_proj", 1), (r"layers\.1\.mlp\..*", 6), ("attn.qkv", 3), ("merger.mlp.2", 16)];
+    let alphas = [
+        ("q_proj", 36.0),
+        ("v_proj", 2.0),
+        (r"layers\.1\.mlp\.up_proj", 24.0),
+        (r"layers\.1\.mlp\..*", 12.0),
+        ("attn.qkv", 3.0),
+        ("k_proj", 0.25),
+    ];
+    let own = LoraConfig {
+        rank: 4,
+        alpha: 8.0,
+        ranks: ranks.map(|(pattern, rank)| (pattern.into(), rank)).to_vec(),
+        alphas: alphas.map(|(pattern, alpha)| (pattern.into(), alpha)).to_vec(),
+        ..config.clone()
+    };
+    let even = LoraConfig { rank: RANK, alpha: RANK as f32, ranks: Vec::new(), alphas: Vec::new(), ..config };
+    // By construction, as PEFT has it: the first pattern that matches counts.
+    let scale = |name: &str| match name {
+        name if name.contains("q_proj") => 4.0,
+        name if name.contains("k_proj") => 0.25,
+        name if name.contains("layers.1.mlp.up_proj") => 4.0,
+        name if name.contains("v_proj") => 0.5,
+        name if name.contains("attn.qkv") => 1.0,
+        name if name.contains("merger.mlp.2") => 0.5,
+        _ => 2.0_f32,
+    };
+    let (device, other) = (&mut *make(), &mut *make());
+    let mut model = case.build_for(device, &Training::Lora(own), GradientCheckpointing::PerLayer);
+    let mut reference = case.build_for(other, &Training::Lora(even), GradientCheckpointing::PerLayer);
+    let mut random = garden_random::SplitMix64(7);
+    let (parameters, wide) = (model.parameters().to_vec(), reference.parameters().to_vec());
+    assert_eq!(parameters.len(), wide.len());
+    let mut seen = std::collections::BTreeSet::new();
+    for (narrow, wide) in parameters.iter().zip(&wide) {
+        assert_eq!(narrow.name, wide.name);
+        let drawn: Vec<f32> = (0..narrow.shape.iter().product()).map(|_| random.unit() as f32 * 0.2 - 0.1).collect();
+        model.set(device, narrow, &drawn);
+        reference.set(other, wide, &widened(&narrow.name, &narrow.shape, &wide.shape, &drawn, scale(&narrow.name)));
+        if narrow.name.contains("lora_A") {
+            seen.insert(narrow.shape[0]);
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<usize>>(), [1, 3, 4, 6, 9, 16]);
+    let (batch, share) = (&case.batches[0], 0.01);
+    let allowed = if is_f32(make) { 1e-5 } else { BF16.gradient };
+    let logits = [model.logits(device, batch).unwrap(), reference.logits(other, batch).unwrap()];
+    let off = apart(&logits[0], &logits[1]);
+    assert!(off < if is_f32(make) { 1e-5 } else { BF16.logits }, "logits are off by {off:.1e}");
+    model.learn(device, batch, share, 0).unwrap();
+    reference.learn(other, batch, share, 0).unwrap();
+    let mut worst = (0.0, "");
+    for (narrow, wide) in parameters.iter().zip(&wide) {
+        let got = model.gradient(device, narrow).unwrap();
+        // The gradient of B is that of the wide one's, times the scale that is in it; that of A is the same. What is beyond is zero.
+        let back = if narrow.name.contains("lora_B") { 1.0 / scale(&narrow.name) } else { 1.0 };
+        let expected = widened(&narrow.name, &narrow.shape, &wide.shape, &got, back);
+        let off = apart(&reference.gradient(other, wide).unwrap(), &expected);
+        worst = if off > worst.0 { (off, &narrow.name) } else { worst };
+    }
+    assert!(worst.0 < allowed, "the gradient of `{}` is off by {:.1e}", worst.1, worst.0);
+    println!("logits are off by {off:.1e}, gradients by {:.1e} at most, that of `{}`", worst.0, worst.1);
+}
+
+/// A or B of a lower rank as one of a higher, with zeros in the rest and B times a factor.
+fn widened(name: &str, shape: &[usize], wide: &[usize], values: &[f32], factor: f32) -> Vec<f32> {
+    let mut all = vec![0.0; wide.iter().product()];
+    let factor = if name.contains("lora_B") { factor } else { 1.0 };
+    for (row, values) in values.chunks_exact(shape[1]).enumerate() {
+        for (column, value) in values.iter().enumerate() {
+            all[row * wide[1] + column] = value * factor;
+        }
+    }
+    all
 }
 
 /// PEFT loads what we save and computes the same. GARDEN_PYTHON names a Python with torch, transformers and peft.

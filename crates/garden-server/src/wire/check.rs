@@ -27,6 +27,9 @@ pub(crate) struct Check {
     largest: Option<LargestRow>,
     limits: BatchLimits,
     pictures: Pictures,
+    decoded: bool,
+    several_frames: PartlyUsed,
+    clipped_gray: PartlyUsed,
     distributions: Distributions,
     memory: LoaderMemory,
 }
@@ -45,6 +48,13 @@ pub(crate) struct Tally {
     boxes: u64,
     boxes_in_texts: u64,
     boxes_converted: u64,
+}
+
+/// Pictures of which not everything is used.
+#[derive(JsonSchema)]
+pub(crate) struct PartlyUsed {
+    pictures: u64,
+    first: Option<String>,
 }
 
 /// A row that is not used, and why.

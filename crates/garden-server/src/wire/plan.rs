@@ -15,6 +15,7 @@ pub(crate) struct Plan {
     model: String,
     parameters: u64,
     micro_batch: MicroBatch,
+    datasets: Vec<DatasetRows>,
     plan: MemoryPlan,
     advice: Option<PlanAdvice>,
     loader: Vec<LoaderChoice>,
@@ -53,6 +54,17 @@ pub(crate) struct MicroBatch {
     tokens: u64,
     patches: u64,
     largest_row: Option<String>,
+}
+
+/// What a dataset contributes: its stored rows, those drawn of them, those trained on, and those that come in an epoch.
+#[derive(JsonSchema)]
+pub(crate) struct DatasetRows {
+    dataset: String,
+    stored: u64,
+    rows: u64,
+    used: u64,
+    per_epoch: u64,
+    share: f64,
 }
 
 /// Every allocation of a run.

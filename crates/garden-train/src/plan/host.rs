@@ -8,21 +8,30 @@ use garden_memory::Bytes;
 use super::{Exactness, Place, PlanInput, PlanLine};
 use crate::recipe::DeviceKind;
 
-/// Pages of the program's own file and of libraries that a run touches, in a release build.
-const CODE: u64 = 9 << 20;
+/// Pages of the program's own file and of libraries that a run touches, in a release build: the kernel brings 64 KB with each that is touched.
+const CODE: u64 = 14 << 20;
 /// What NVIDIA's driver and libraries hold in host memory, as an H200 with CUDA 13.0 had it: pages of their files, and their own. Both are smaller
 /// until the first products are computed.
 const CUDA_FILES: u64 = 150 << 20;
 const CUDA_ANONYMOUS: u64 = 270 << 20;
 const CUDA_AT_FIRST: u64 = 260 << 20;
-/// A tokenizer in memory for each byte of its tokenizer.json; with it the template, some hundred KB.
-const TOKENIZER_FACTOR: f64 = 4.5;
-/// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
-const RELEASED_TOKENIZER: u64 = 5_969_026;
+/// A token in memory: where its bytes are, these as the allocator rounds them up, and whether it is special.
+const TOKEN: u64 = 16 + 32 + 1;
+/// A merge in a table whose places are a power of two, of which seven in eight may be taken.
+const MERGE: u64 = 16 + 1;
+/// While tokenizer.json is read, besides the file: its texts by name in such a table, and merges by their texts.
+const READ_TOKEN: u64 = 32 + 1;
+const READ_MERGE: u64 = 56;
+/// The chat template, compiled.
+const TEMPLATE: u64 = 1 << 19;
+/// tokenizer.json with the released vocabulary of 151,643 tokens.
+const RELEASED_TOKENIZER: u64 = 7_031_645;
 /// What the stack and the allocator keep for a thread.
 const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
+/// What a thread that decodes has besides, for tables, rows before and after resizing, and what the allocator keeps of them.
+const DECODER: u64 = 1 << 19;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
@@ -76,8 +85,24 @@ pub(super) fn loading(input: &PlanInput, plan: &Plan) -> u64 {
 
 /// What loading needs beyond what steps need.
 pub(super) fn loading_line(beyond: u64) -> Option<PlanLine> {
-    let what = "the largest tensor's file pages, beyond what steps need".to_string();
+    let what = "the tokenizer's file or the largest tensor's, while it is read, beyond what steps need".to_string();
     (beyond > 0).then_some(line("loading", beyond, what, Exactness::Exact))
+}
+
+/// Places of a table with so many entries.
+fn places(entries: u64) -> u64 {
+    (entries * 8 / 7).next_power_of_two()
+}
+
+/// A tokenizer in memory, with its template: what it takes does not depend on how its file is written.
+pub(super) fn tokenizer(tokens: u64) -> u64 {
+    tokens * TOKEN + places(tokens) * MERGE + TEMPLATE
+}
+
+/// What is held besides while its file is read.
+pub(super) fn reading_tokenizer(input: &PlanInput) -> u64 {
+    let (file, tokens) = (input.tokenizer_bytes.unwrap_or(RELEASED_TOKENIZER), input.config.text.vocabulary as u64);
+    file + places(tokens) * READ_TOKEN + tokens * READ_MERGE
 }
 
 fn line(purpose: &'static str, bytes: u64, what: String, exactness: Exactness) -> PlanLine {
@@ -88,7 +113,7 @@ fn line(purpose: &'static str, bytes: u64, what: String, exactness: Exactness) -
 pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let (loader, recipe, threads) = (input.loader, input.recipe, input.threads());
     let loader_threads = recipe.loader_threads.max(1) as u64;
-    let file = input.tokenizer_bytes.unwrap_or(RELEASED_TOKENIZER);
+    let tokens = input.config.text.vocabulary as u64;
     let pixels = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Batch && buffer.label == "pixels");
     let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
@@ -123,7 +148,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "decoding",
-            loader_threads * input.reading_bytes,
+            loader_threads * (input.reading_bytes + if input.limits.patches > 0 { DECODER } else { 0 }),
             format!(
                 "{loader_threads} threads, each with a row and its pictures, at most {}",
                 Bytes(input.reading_bytes)
@@ -139,13 +164,13 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "tokenizer",
-            (file as f64 * TOKENIZER_FACTOR) as u64,
-            format!("with chat template, from a file of {:.1} MB", file as f64 / 1e6),
+            tokenizer(tokens),
+            format!("{tokens} tokens and their merges, with chat template"),
             estimated,
         ),
         line(
             "saving, evaluating",
-            saving(plan).max(evaluating(input)),
+            saving_bytes(plan).max(evaluating(input)),
             "copies while saving a checkpoint, or rows of an evaluation".to_string(),
             estimated,
         ),
@@ -161,7 +186,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
 }
 
 /// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.
-fn saving(plan: &Plan) -> u64 {
+pub fn saving_bytes(plan: &Plan) -> u64 {
     let is_saved = |purpose| matches!(purpose, Purpose::Adapters | Purpose::Gradients | Purpose::Optimizer);
     let saved = plan.buffers.iter().filter(|buffer| is_saved(buffer.purpose));
     SAVED_COPIES * saved.map(|buffer| buffer.bytes as u64).max().unwrap_or(0)

@@ -17,6 +17,8 @@ pub struct Field {
     pub help: &'static str,
     /// What becomes of a change of it when a run goes on from a checkpoint.
     pub on_resume: OnResume,
+    /// Whether it may have several values.
+    pub is_list: bool,
     /// Whether it says where things are on a machine, or how a machine is used, and nothing about the result.
     pub is_local: bool,
     /// Who sets it where a server runs jobs for others.
@@ -62,6 +64,10 @@ impl Field {
         Field { most_of_client: Some(most), ..self }
     }
 
+    const fn listed(self) -> Field {
+        Field { is_list: true, ..self }
+    }
+
     const fn servers(self) -> Field {
         Field { owner: Owner::Server, ..self }
     }
@@ -99,6 +105,7 @@ const fn field(
         heading,
         help,
         on_resume: OnResume::Told,
+        is_list: false,
         is_local: false,
         owner: Owner::Client,
         most_of_client: None,
@@ -119,8 +126,22 @@ pub const FIELDS: &[Field] = &[
         "dataset",
         "FILE|DIR",
         &["dataset-name", "train-file"],
-        "Training data: a file, a folder, or the name of a dataset in the local cache",
-    ).fixed().local().servers(),
+        "Training data: a file, a folder, or the name of a dataset in the local cache; repeat for more, whose rows are shuffled together",
+    ).fixed().local().servers().listed(),
+    field(
+        JOB,
+        "dataset-weights",
+        "W,W,...",
+        &["interleave-probs", "interleave-prob"],
+        "Share of each dataset in the rows of an epoch, such as 0.7,0.3 [default: all rows of all datasets]",
+    ).fixed().servers().listed(),
+    field(
+        JOB,
+        "max-samples",
+        "N[,N...]",
+        &["max-train-samples"],
+        "Draw at most N rows of each dataset, by the seed [default: all rows]",
+    ).fixed().servers().listed(),
     field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Evaluation data").local().servers(),
     field(JOB, "eval-split", "SHARE", &[], "Hold out this share of the dataset for evaluation instead").fixed(),
     field(JOB, "output-dir", "DIR", &[], "Folder for the adapter, checkpoints, logs and the report").free().local().servers(),
@@ -253,6 +274,14 @@ pub const FIELDS: &[Field] = &[
     ).servers(),
     field(
         ROWS,
+        "field",
+        "MEANING=NAME",
+        &[],
+        "What a field of the rows means, as in question=query,image=photo; may be repeated",
+    ).fixed(),
+    field(ROWS, "ignore-field", "NAME", &[], "Fields that the rows are trained without, as in caption,messages[].label; may be repeated").fixed(),
+    field(
+        ROWS,
         "box-format",
         "plain|tokens",
         &["bbox-format"],
@@ -266,6 +295,13 @@ pub const FIELDS: &[Field] = &[
         "Units of \"bbox_2d\" boxes in texts: pixels of the resized image (kept), or of the original image (converted)",
     ),
     field(ROWS, "on-bad-row", "stop|skip", &[], "Stop at a row that cannot be used, or skip it"),
+    field(
+        ROWS,
+        "on-bad-image",
+        "stop|skip",
+        &[],
+        "Stop with a checkpoint at a row that turns out broken while training (damaged image, missing file), or skip it [default: as `on-bad-row`]",
+    ),
     field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "Refuse, shrink or drop rows that are too long"),
     field(
         ROWS,
@@ -389,12 +425,19 @@ pub fn find(given: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name.as_str()))
 }
 
-/// The name that a mistyped one is closest to, if any is close.
+/// The name that a mistyped one is closest to, if any is close: a slip leaves the beginning, or all letters in another order.
 pub(super) fn closest(given: &str) -> Option<&'static str> {
     let given = given.replace('_', "-");
     let names = FIELDS.iter().flat_map(|field| std::iter::once(&field.name).chain(field.aliases).copied());
-    let near = names.map(|name| (distance(&given, name), name)).min()?;
-    (near.0 <= 1 + given.len() / 5).then_some(near.1)
+    let sorted = |name: &str| {
+        let mut letters: Vec<char> = name.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    let is_slip =
+        |name: &str| name.get(..2).is_some_and(|start| given.starts_with(start)) || sorted(name) == sorted(&given);
+    let near = names.filter(|name| is_slip(name)).map(|name| (distance(&given, name), name)).min()?;
+    (near.0 <= 1.max(given.len() / 4)).then_some(near.1)
 }
 
 /// Letters to insert, drop or change (Levenshtein).

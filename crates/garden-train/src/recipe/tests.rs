@@ -95,6 +95,88 @@ fn a_recipe_survives_its_file() {
 }
 
 #[test]
+fn lists_are_given_as_one_value_as_several_and_in_files() {
+    let of_file =
+        |text: &str| Recipe::from_values(Recipe::read_file(&format!("model = 'm'\noutput-dir = 'o'\n{text}")).unwrap());
+    let datasets = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<PathBuf>>();
+    let one = of_file("dataset = 'a'").unwrap();
+    assert_eq!(one.datasets, datasets(&["a"]));
+    assert_eq!(serde_json::to_value(&one).unwrap()["dataset"], "a", "as every version wrote it");
+    assert_eq!(of_file("dataset = ['a']").unwrap(), one);
+    let several = of_file("dataset = ['a', '2']\ndataset-weights = [1, 0.5]\nmax-samples = 1_000").unwrap();
+    assert_eq!(several.datasets, datasets(&["a", "2"]));
+    assert_eq!(
+        (several.dataset_weights.as_deref(), several.max_samples.as_deref()),
+        (Some(&[1.0, 0.5][..]), Some(&[1000][..]))
+    );
+    assert_eq!(Recipe::from_values(Recipe::read_file(&several.to_toml()).unwrap()).unwrap(), several);
+    assert_eq!(
+        (several.setting("dataset"), several.setting("dataset-weights")),
+        ("a,2".to_string(), "1,0.5".to_string())
+    );
+    assert_eq!(several.setting("max-samples"), "1000");
+    // As flags: texts, and lists of texts where a flag was repeated.
+    let flags = |weights: Value| {
+        let values = [("model", "m".into()), ("dataset", serde_json::json!(["a", "2"])), ("output-dir", "o".into())];
+        let more = [("interleave_probs", weights), ("max_train_samples", "1e3".into())];
+        Recipe::from_values(values.into_iter().chain(more).map(|(name, value)| (name.to_string(), value)))
+    };
+    for weights in
+        [Value::from("1,0.5"), Value::from("1, .5"), serde_json::json!(["1", "0.5"]), serde_json::json!([1, 0.5])]
+    {
+        assert_eq!(flags(weights.clone()).unwrap(), several, "{weights}");
+    }
+    for (text, expected) in [
+        ("dataset = []", "`dataset` is missing"),
+        ("dataset = ['a', '']", "`dataset` is missing"),
+        ("dataset = 3", "`dataset` cannot be 3"),
+        ("dataset = 'a'\neval-dataset = ['b', 'c']", "`eval-dataset` takes one dataset"),
+        ("dataset = ['a', 'b']\ndataset-weights = 1", "`dataset-weights` has 1 number for 2 datasets"),
+        ("dataset = ['a', 'b']\nmax-samples = [1, 2, 3]", "`max-samples` has 3 numbers for 2 datasets"),
+        ("dataset = ['a', 'b']\nmax-samples = [1, 0]", "`max-samples` has 0"),
+        ("dataset = 'a'\nmax-samples = -1", "`max-samples` cannot be -1"),
+        ("dataset = ['a', 'b']\ndataset-weights = [1.0, -0.5]", "`dataset-weights` has -0.5"),
+        ("dataset = ['a', 'b']\ndataset-weights = [1.0, inf]", "`dataset-weights`"),
+        ("dataset = ['a', 'b']\ndataset-weights = [1, 1]\nbatch-tokens = 9", "cannot be used with `batch-tokens`"),
+    ] {
+        let error = of_file(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn settings_of_adapters_do_not_go_with_full() {
+    for (name, value) in [
+        ("lora_r", "16"),
+        ("lora-alpha", "8"),
+        ("lora-dropout", "0"),
+        ("target_modules", "q_proj"),
+        ("use-rslora", "True"),
+    ] {
+        let error = recipe(&[("full", "true"), (name, value)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("`{name}` has no effect with `full`, which trains all weights and no adapter")
+        );
+        assert!(error.hint.unwrap().contains("omit `full`"));
+        assert!(recipe(&[("full", "false"), (name, value)]).is_ok(), "{name}");
+    }
+    assert!(recipe(&[("full", "true"), ("finetune-vision", "false")]).is_ok());
+    // Files of earlier versions have all settings.
+    let file = |rank: usize| {
+        let text = format!(
+            "model = 'm'\ndataset = 'd'\noutput-dir = 'o'\nfull = true\nlora-r = {rank}\nlora-alpha = 16.0\nlora-dropout = 0.0"
+        );
+        Recipe::from_values(Recipe::read_file(&text).unwrap())
+    };
+    assert!(file(16).is_ok());
+    assert!(file(64).unwrap_err().to_string().starts_with("`lora-r` has no effect"));
+    let full = recipe(&[("full", "true")]).unwrap();
+    assert!(!full.to_toml().contains("lora"), "{}", full.to_toml());
+    assert_eq!(Recipe::from_values(Recipe::read_file(&full.to_toml()).unwrap()).unwrap(), full);
+}
+
+#[test]
 fn what_cannot_work_is_named() {
     let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
     assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "did you mean `learning-rate`?");

@@ -41,7 +41,7 @@ fn prepared(folder: &Path, output: &str) -> Prepared {
     fs::write(&dataset, (0..8).map(row).collect::<String>()).unwrap();
     let recipe = Recipe {
         base_model: testdata("tiny-model").to_str().unwrap().into(),
-        dataset,
+        datasets: vec![dataset],
         output_dir: folder.join(output),
         max_steps: Some(5),
         batch_size: 1,

@@ -43,6 +43,8 @@ impl Case {
             evaluates: answers.is_some(),
             reading_bytes: 9 << 20,
             dataset_bytes: 1 << 30,
+            processor_bytes: None,
+            saves: None,
         })
     }
 }

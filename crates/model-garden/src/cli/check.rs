@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use garden_data::{BoxFormat, ImagePaths, Labels, TextBoxes, TooLong};
+use garden_data::{BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, TextBoxes, TooLong};
 
 use super::Printed;
 
 pub const CHECK_HELP: &str = "\
 Only the headers of images are read, so a row takes less than a millisecond. Rows that are too long are bad under `refuse`, and counted under `shrink`
-and `drop`. Duplicates and empty answers are warnings. Damage after an image's header is not detected.
+and `drop`. Duplicates and empty answers are warnings. Damage after an image's header is only found with --decode.
 
 Exit codes: 0 every row is usable; 1 some rows are bad; 2 the dataset or the model cannot be used.
 
@@ -23,9 +23,9 @@ Examples:
 /// Arguments of `model-garden check`.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// A file, a folder, or the name of a dataset in the hub's local cache.
-    #[arg(value_name = "DATASET")]
-    pub dataset: PathBuf,
+    /// A file, a folder, or the name of a dataset in the hub's local cache; several are checked as they would be trained together.
+    #[arg(value_name = "DATASET", required = true)]
+    pub datasets: Vec<PathBuf>,
 
     /// Model folder, or the name of a model in the local Hugging Face cache.
     #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
@@ -35,9 +35,29 @@ pub struct Check {
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
 
+    /// Share of each dataset in the rows of an epoch, such as 0.7,0.3 [default: all rows of all datasets].
+    #[arg(long, value_name = "W,W,...")]
+    pub dataset_weights: Option<String>,
+
+    /// Check only the N rows of each dataset that training with the same --max-samples and --seed draws [default: all rows].
+    #[arg(long, value_name = "N[,N...]")]
+    pub max_samples: Option<String>,
+
+    /// Seed of the rows that --max-samples draws.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+
     /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
+
+    /// What a field of the rows means, as in question=query,image=photo; may be repeated.
+    #[arg(long, value_name = "MEANING=NAME")]
+    pub field: Vec<FieldMeanings>,
+
+    /// Fields that the rows are trained without, as in caption,messages[].label; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub ignore_field: Vec<IgnoredFields>,
 
     /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]
@@ -86,6 +106,10 @@ pub struct Check {
     /// Threads [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
+
+    /// Also decode every picture, which finds damage behind its header and takes as long as it does in training.
+    #[arg(long)]
+    pub decode: bool,
 
     /// Also measure how long a step takes on this machine, with LoRA as usual; takes some seconds.
     #[arg(long)]

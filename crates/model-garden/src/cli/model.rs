@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{BoxFormat, ImagePaths, Labels, Level, TextBoxes, TooLong};
+use garden_data::{BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, Level, TextBoxes, TooLong};
 use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
@@ -128,9 +128,9 @@ Examples:
 /// Arguments of `model-garden preview`.
 #[derive(Debug, Args)]
 pub struct Preview {
-    /// A file, a folder, or the name of a dataset in the hub's local cache.
-    #[arg(value_name = "DATASET")]
-    pub dataset: PathBuf,
+    /// A file, a folder, or the name of a dataset in the hub's local cache; rows of several are counted on from one to the next.
+    #[arg(value_name = "DATASET", required = true)]
+    pub datasets: Vec<PathBuf>,
 
     /// Model folder, or the name of a model in the local Hugging Face cache.
     #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
@@ -167,6 +167,14 @@ pub struct Preview {
     /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
+
+    /// What a field of the rows means, as in question=query,image=photo; may be repeated.
+    #[arg(long, value_name = "MEANING=NAME")]
+    pub field: Vec<FieldMeanings>,
+
+    /// Fields that the rows are trained without, as in caption,messages[].label; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub ignore_field: Vec<IgnoredFields>,
 
     /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use garden_train::{FIELDS, IGNORED};
 use serde_json::Value;
 
@@ -22,6 +22,8 @@ Examples:
       --dataset train.jsonl --output-dir out --load-in-4bit
   model-garden train-vision --config run.toml --learning-rate 1e-4 \\
       --output-dir out2
+  model-garden train-vision --model DIR --dataset photos.jsonl \\
+      --dataset text.jsonl --dataset-weights 0.7,0.3 --output-dir out3
   model-garden train-vision --config run.toml --resume auto
   model-garden train-vision --config run.toml --dry-run   # only looks";
 
@@ -62,6 +64,9 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
+/// Settings whose flags may be repeated; of others the last one counts.
+const IN_PIECES: [&str; 2] = ["field", "ignore-field"];
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
 pub struct RecipeFlags(pub Vec<(String, Value)>);
@@ -84,8 +89,13 @@ impl Args for RecipeFlags {
                 .help(field.described())
                 .help_heading(field.heading)
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
-                .hide(field.name.starts_with("debug"))
-                .overrides_with(field.name);
+                .hide(field.name.starts_with("debug"));
+            // Lists grow with each flag. A second evaluation dataset would not be added to the first, and nobody means to throw that away.
+            let arg = match field.name {
+                name if field.is_list || IN_PIECES.contains(&name) => arg.action(ArgAction::Append),
+                "eval-dataset" => arg,
+                name => arg.overrides_with(name),
+            };
             // What these mean without a value is what Hugging Face's trainer means by it.
             let missing = match field.name {
                 "resume" => Some("auto"),
@@ -94,6 +104,8 @@ impl Args for RecipeFlags {
             };
             command.arg(if let Some(missing) = missing {
                 arg.num_args(0..=1).default_missing_value(missing)
+            } else if field.is_list {
+                arg.num_args(1..).allow_negative_numbers(true)
             } else {
                 arg.num_args(1).allow_negative_numbers(true)
             })
@@ -107,8 +119,7 @@ impl Args for RecipeFlags {
 
 impl FromArgMatches for RecipeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<RecipeFlags, clap::Error> {
-        let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
-        let pair = |name: &'static str| Some((name.to_string(), Value::String(given(name)?)));
+        let pair = |name: &'static str| Some((name.to_string(), given(matches, name)?));
         let names = FIELDS.iter().map(|field| field.name).chain(IGNORED.iter().map(|(name, _)| *name));
         Ok(RecipeFlags(names.filter_map(pair).collect()))
     }
@@ -117,6 +128,18 @@ impl FromArgMatches for RecipeFlags {
         *self = RecipeFlags::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// The value of a flag; a list of those of a flag that was given several times.
+fn given(matches: &ArgMatches, name: &str) -> Option<Value> {
+    let values: Vec<String> = matches.try_get_many::<String>(name).ok().flatten()?.cloned().collect();
+    if IN_PIECES.contains(&name) {
+        return Some(Value::String(values.join(",")));
+    }
+    Some(match <[String; 1]>::try_from(values) {
+        Ok([value]) => Value::String(value),
+        Err(values) => Value::from(values),
+    })
 }
 
 /// Arguments of the process that trains.

@@ -6,16 +6,18 @@ mod text;
 use std::time::{Duration, Instant};
 
 use garden_data::{
-    BoxSettings, Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt,
+    BoxSettings, Dataset, ExampleSettings, FieldNames, LengthLimit, Mixture, Processor, Survey, SurveySettings,
+    SystemPrompt,
 };
 use garden_memory::grouped;
 use garden_model::Config;
-use garden_train::{DeviceChoice, Recipe};
+use garden_train::{DatasetRows, DeviceChoice, Recipe, RecipeError, RowsOf};
+use serde_json::Value;
 
 use super::step_time::{StepTime, Usual};
 use super::{Outcome, devices};
 use crate::cli;
-use crate::failure::Failure;
+use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
 /// How often somebody who waits is told how far it is.
@@ -29,6 +31,7 @@ const PIXEL: u64 = 3;
 struct Checked<'a> {
     arguments: &'a cli::Check,
     dataset: &'a Dataset,
+    datasets: Vec<DatasetRows>,
     survey: Survey,
     memory: Memory,
     steps: usize,
@@ -58,12 +61,12 @@ impl Memory {
 /// Runs the command.
 pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
     let (config, processor) = open_model(arguments)?;
-    let dataset =
-        Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths).map_err(|error| Failure {
-            what: format!("cannot use `{}`", arguments.dataset.display()),
-            causes: vec![error.to_string()],
-            hint: error.hint().map(str::to_string),
-        })?;
+    let recipe = recipe(arguments)?;
+    let dataset = recipe.rows(&arguments.split).dataset().map_err(|error| Failure {
+        what: format!("cannot use {}", super::datasets_named(&arguments.datasets)),
+        causes: vec![error.to_string()],
+        hint: error.hint().map(str::to_string),
+    })?;
     let example = ExampleSettings {
         labels: arguments.labels,
         system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
@@ -74,8 +77,10 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
     let batch_size = arguments.batch_size as usize;
-    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: false, threads };
-    let survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
+    let settings =
+        SurveySettings { example: &example, batch_size, keeps_sizes: false, decodes: arguments.decode, threads };
+    let mut survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
+    let datasets = mix(&recipe, &dataset, &mut survey)?;
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,
         index: dataset.index_bytes() as u64,
@@ -86,10 +91,10 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     };
     let steps = survey.tally.kept.div_ceil(batch_size * arguments.gradient_accumulation as usize);
     let step_time = match arguments.step_time && survey.tally.kept > 0 {
-        true => step_time(arguments, &config, &survey, steps, printer)?,
+        true => step_time(&recipe, &config, &survey, steps, printer)?,
         false => None,
     };
-    let checked = Checked { arguments, dataset: &dataset, survey, memory, steps, step_time };
+    let checked = Checked { arguments, dataset: &dataset, datasets, survey, memory, steps, step_time };
     printer.out(&match arguments.printed.is_json() {
         true => format!("{:#}\n", json::value(&checked)),
         false => text::write(&checked),
@@ -97,27 +102,60 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
 }
 
-/// How long a step takes with the usual settings: LoRA on 16-bit weights.
+/// What each dataset contributes. With weights, the largest micro-batch is that of the mixture.
+fn mix(recipe: &Recipe, dataset: &Dataset, survey: &mut Survey) -> Result<Vec<DatasetRows>, Failure> {
+    let kept: Vec<usize> = survey.portions.iter().map(|portion| portion.kept).collect();
+    let mixture = recipe.dataset_weights.as_ref().map(|weights| Mixture::new(&kept, weights, None));
+    if let Some(mixture) = &mixture {
+        survey.limits = survey.limits_of_mixture(mixture, recipe.batch_size);
+    }
+    let portions = dataset.portions().iter().zip(&survey.portions);
+    let rows: Vec<RowsOf> = portions.map(|(of, seen)| RowsOf::of(of, seen)).collect();
+    let datasets = DatasetRows::of(&recipe.datasets, &rows, &kept, mixture.as_ref());
+    // Bad rows are listed first: they may be all of a dataset.
+    if mixture.is_some() && survey.problem_count == 0 {
+        DatasetRows::refuse_never(&datasets).map_err(wrong_setting)?;
+    }
+    Ok(datasets)
+}
+
+/// The settings that decide which rows come, as training would have them; all else is as usual: LoRA on 16-bit weights.
+fn recipe(arguments: &cli::Check) -> Result<Recipe, Failure> {
+    let datasets: Vec<String> = arguments.datasets.iter().map(|path| path.display().to_string()).collect();
+    let mut settings = vec![
+        ("model", Value::from(arguments.model.display().to_string())),
+        ("dataset", Value::from(datasets)),
+        ("output-dir", Value::from("none")),
+        ("batch-size", Value::from(arguments.batch_size)),
+        ("gradient-accumulation", Value::from(arguments.gradient_accumulation)),
+        ("seed", Value::from(arguments.seed)),
+    ];
+    settings
+        .extend(arguments.dataset_weights.as_ref().map(|weights| ("dataset-weights", Value::from(weights.as_str()))));
+    settings.extend(arguments.max_samples.as_ref().map(|most| ("max-samples", Value::from(most.as_str()))));
+    let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
+    let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
+    Ok(Recipe {
+        image_paths: arguments.image_paths,
+        field: Some(names.meanings),
+        ignore_field: Some(names.ignored),
+        ..recipe
+    })
+}
+
+fn wrong_setting(error: RecipeError) -> Failure {
+    Failure { what: "invalid settings".into(), causes: vec![error.to_string()], hint: error.hint }
+}
+
+/// How long a step takes.
 fn step_time(
-    arguments: &cli::Check,
+    recipe: &Recipe,
     config: &Config,
     survey: &Survey,
     steps: usize,
     printer: &Printer,
 ) -> Result<Option<StepTime>, Failure> {
-    let settings = [
-        ("model", arguments.model.display().to_string()),
-        ("dataset", "none".to_string()),
-        ("output-dir", "none".to_string()),
-        ("batch-size", arguments.batch_size.to_string()),
-        ("gradient-accumulation", arguments.gradient_accumulation.to_string()),
-    ];
-    let settings = settings.map(|(name, value)| (name.to_string(), serde_json::Value::String(value)));
-    let recipe = Recipe::from_values(settings).map_err(|error| Failure {
-        what: "cannot measure the time of a step".into(),
-        causes: vec![error.to_string()],
-        hint: error.hint,
-    })?;
     let device = match devices::choose(DeviceChoice::Auto, printer) {
         Ok(chosen) => chosen.kind(),
         Err(failure) => {
@@ -126,20 +164,20 @@ fn step_time(
         }
     };
     let usual = Usual::of_survey(survey, recipe.batch());
-    Ok(StepTime::try_measure(config, &recipe, device, usual, Some(steps), printer))
+    Ok(StepTime::try_measure(config, recipe, device, usual, Some(steps), printer))
 }
 
 fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     let folder = &super::folder_of(&arguments.model)?;
-    let failed = |why: String| Failure {
-        what: format!("cannot use `{}`", folder.display()),
-        causes: vec![why],
-        hint: Some("pass a model folder with config.json and tokenizer.json as --model".to_string()),
+    let failed = |error: &dyn Advised| {
+        let failure = Failure::of(format!("cannot use `{}`", folder.display()), error);
+        let usual = || Some("pass a model folder with config.json and tokenizer.json as --model".to_string());
+        Failure { hint: failure.hint.or_else(usual), ..failure }
     };
-    let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
+    let config = Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
-    let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(error.to_string()))?;
-    processor.check(&config).map_err(|error| failed(error.to_string()))?;
+    let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(&error))?;
+    processor.check(&config).map_err(|error| failed(&error))?;
     let images = &mut processor.images;
     images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
     images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);

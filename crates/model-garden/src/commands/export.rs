@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::Outcome;
 use crate::cli::{self, ExportType};
-use crate::failure::Failure;
+use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
 /// What a shell calls a program that was ended by Ctrl-C.
@@ -27,6 +27,7 @@ const INTERRUPTED: i32 = 130;
 /// Runs the command.
 pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failure> {
     let arguments = &cli::Export { model: super::folder_of(&arguments.model)?, ..arguments.clone() };
+    super::check_apart(&arguments.output_dir, &arguments.model, Some(&arguments.adapter))?;
     let is_stopped = listen()?;
     let draft = draft(&arguments.output_dir)?;
     let base = Checkpoint::open(&arguments.model).map_err(|error| cannot_use(&arguments.model, &error))?;
@@ -57,14 +58,12 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
 
     if let Some(trained) = super::trained_pictures(Some(&arguments.adapter))? {
         // Whoever loads the result shall see pictures as large as the adapter did in training.
-        let bounded = trained.bound_files(&draft, |_| false);
+        let bounded = trained.bound_files(&draft);
         bounded.map_err(|error| Failure::new("cannot write the image size settings", &error, None))?;
     }
     if let Some(template) = super::chat_template(None, Some(&arguments.adapter))? {
-        let (to, older) = (draft.join(super::CHAT_TEMPLATE), draft.join("chat_template.json"));
-        let written = fs::write(&to, &template.source)
-            .and_then(|()| if older.exists() { fs::remove_file(&older) } else { Ok(()) });
-        written.map_err(|error| cannot_write(arguments, &error_at(&to, error)))?;
+        let written = template.write(&draft);
+        written.map_err(|error| Failure::of("cannot write the chat template", &error))?;
     }
     let mut proof = None;
     if !arguments.no_verify {
@@ -221,16 +220,12 @@ fn fits(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter, bytes: u6
     })
 }
 
-fn cannot_use(path: &Path, error: &impl std::fmt::Display) -> Failure {
-    Failure { what: format!("cannot use `{}`", path.display()), causes: vec![error.to_string()], hint: None }
+fn cannot_use(path: &Path, error: &dyn Advised) -> Failure {
+    Failure::of(format!("cannot use `{}`", path.display()), error)
 }
 
 fn cannot_merge(arguments: &cli::Export, error: &Error) -> Failure {
-    Failure {
-        what: format!("cannot merge `{}` into `{}`", arguments.adapter.display(), arguments.model.display()),
-        causes: vec![error.to_string()],
-        hint: None,
-    }
+    Failure::of(format!("cannot merge `{}` into `{}`", arguments.adapter.display(), arguments.model.display()), error)
 }
 
 fn error_at(path: &Path, source: std::io::Error) -> Error {
@@ -250,7 +245,8 @@ fn cannot_write(arguments: &cli::Export, error: &Error) -> Failure {
         Error::TooLarge { .. } => Some("try --dtype bfloat16"),
         _ => None,
     };
-    Failure { hint: hint.map(String::from), ..cannot_merge(arguments, error) }
+    let failure = cannot_merge(arguments, error);
+    Failure { hint: hint.map(String::from).or(failure.hint), ..failure }
 }
 
 fn unproven(draft: &Path, why: String) -> Failure {

@@ -40,7 +40,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     sampling.check().map_err(|error| failure("invalid sampling settings", error))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), arguments.adapter.as_deref())?;
     let mut processor = Processor::open_with(model, template.as_ref())
-        .map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
+        .map_err(|error| Failure::of(format!("cannot use `{}`", model.display()), &error))?;
     // What an adapter was trained with says how large pictures are.
     if let Some(trained) = super::trained_pictures(arguments.adapter.as_deref())? {
         (processor.images.min_pixels, processor.images.max_pixels) = (trained.min_pixels, trained.max_pixels);
@@ -56,6 +56,9 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     processor
         .check(&loaded.config)
         .map_err(|error| failure(format!("the files in `{}` do not match", model.display()), error))?;
+    if let Some(note) = unheard(model) {
+        printer.say(&format!("note: {note}"));
+    }
     let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     // Beyond, a model says anything, and attention takes the square of the length to get there.
     let most = garden_input::read_max_positions(model).unwrap_or(usize::MAX);
@@ -190,6 +193,17 @@ fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure>
         .map_err(|error| failure(format!("{}cannot build the prompt", question.place), error))
 }
 
+/// What a model asks for and does not get: answers go by the command line.
+fn unheard(model: &Path) -> Option<String> {
+    let settings = garden_input::read_other_generation(model);
+    (!settings.is_empty()).then(|| {
+        format!(
+            "generation_config.json asks for {}: not applied; use --repetition-penalty, --temperature, --top-k or --top-p",
+            settings.join(", ")
+        )
+    })
+}
+
 fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
     let is_drawn = arguments.top_k.is_some() || arguments.top_p.is_some();
     Ok(Sampling {
@@ -217,14 +231,15 @@ impl Loaded {
     fn open(arguments: &cli::Generate) -> Result<Loaded, Failure> {
         let what = || format!("cannot use `{}`", arguments.model.display());
         Ok(Loaded {
-            config: Config::read(&arguments.model.join("config.json")).map_err(|error| failure(what(), error))?,
-            checkpoint: Checkpoint::open(&arguments.model).map_err(|error| failure(what(), error))?,
+            config: Config::read(&arguments.model.join("config.json")).map_err(|error| Failure::of(what(), &error))?,
+            checkpoint: Checkpoint::open(&arguments.model).map_err(|error| Failure::of(what(), &error))?,
             adapter: match &arguments.adapter {
                 None => None,
-                Some(folder) => Some(
-                    read_adapter(folder)
-                        .map_err(|error| failure(format!("cannot use the adapter `{}`", folder.display()), error))?,
-                ),
+                Some(folder) => {
+                    Some(read_adapter(folder).map_err(|error| {
+                        Failure::of(format!("cannot use the adapter `{}`", folder.display()), &error)
+                    })?)
+                }
             },
             four_bit: arguments.load_in_4bit.then(FourBit::default),
         })
@@ -233,7 +248,7 @@ impl Loaded {
     fn build(&self, device: &mut dyn Device, limits: GeneratorLimits) -> Result<Generator, Failure> {
         let (adapter, four_bit) = (self.adapter.as_ref(), self.four_bit.as_ref());
         Generator::build(device, &self.config, &self.checkpoint, adapter, four_bit, limits)
-            .map_err(|error| failure("cannot load the model", error))
+            .map_err(|error| Failure::of("cannot load the model", &error))
     }
 
     /// What it will hold.

@@ -26,11 +26,10 @@ pub mod train;
 use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, TemplateFile};
+use garden_files::{is_same, lies_in, real};
+use garden_train::DatasetRows;
 
 use crate::failure::Failure;
-
-/// Where a result keeps the chat template that it was trained with, and transformers looks first.
-const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +62,21 @@ impl Outcome {
 
 /// The folder of a model that is given as a folder, or by its name in the local Hugging Face cache.
 fn folder_of(model: &Path) -> Result<PathBuf, Failure> {
-    garden_data::model_folder(&model.to_string_lossy()).map_err(|error| Failure {
-        what: format!("cannot use `{}`", model.display()),
-        causes: vec![error.to_string()],
-        hint: error.hint().map(str::to_string),
-    })
+    garden_data::model_folder(&model.to_string_lossy())
+        .map_err(|error| Failure::of(format!("cannot use `{}`", model.display()), &error))
+}
+
+/// Datasets by their paths.
+fn datasets_named(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<String>>().join(" and ")
+}
+
+/// What each dataset contributes, in a line each; nothing where that is all rows of one.
+fn datasets_words(datasets: &[DatasetRows]) -> String {
+    match DatasetRows::are_mixed(datasets) {
+        true => datasets.iter().map(|rows| format!("dataset {}: {}\n", rows.dataset, rows.words())).collect(),
+        false => String::new(),
+    }
 }
 
 /// The memory that is free for this program, if that can be told.
@@ -77,28 +86,55 @@ fn headroom() -> Option<u64> {
 
 /// How large an adapter's result says that pictures are, where it says so.
 fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Failure> {
-    // Newer folders have the settings of all processors in one file.
-    let names = ["preprocessor_config.json", "processor_config.json"];
-    let path = names.iter().find_map(|name| beside(adapter?, name));
-    path.map(|path| ImageSettings::read(&path))
-        .transpose()
-        .map_err(|error| Failure::new("cannot use the adapter's image settings", &error, None))
-}
-
-/// A file of an adapter's folder, or for a checkpoint of a run that of the run's folder.
-fn beside(adapter: &Path, name: &str) -> Option<PathBuf> {
-    let is_checkpoint =
-        |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
-    let around = Some(adapter).filter(is_checkpoint).and_then(Path::parent);
-    std::iter::once(adapter).chain(around).map(|folder| folder.join(name)).find(|path| path.exists())
+    let found = first_found(adapter, ImageSettings::find);
+    let found = found.map_err(|error| Failure::of("cannot use the adapter's image settings", &error))?;
+    Ok(found.map(|(settings, _)| settings))
 }
 
 /// The chat template that takes the place of a model's own: the one that is given, else the one that an adapter was trained with. A checkpoint of a run
 /// goes by the one in the folder of the run.
 fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<TemplateFile>, Failure> {
-    let beside = adapter.and_then(|folder| beside(folder, CHAT_TEMPLATE));
-    let path = given.map(Path::to_path_buf).or(beside);
-    path.map(|path| TemplateFile::read(&path))
-        .transpose()
-        .map_err(|error| Failure::new("cannot use the chat template", &error, None))
+    let found = match given {
+        Some(path) => TemplateFile::read(path).map(Some),
+        None => first_found(adapter, TemplateFile::find),
+    };
+    found.map_err(|error| Failure::of("cannot use the chat template", &error))
+}
+
+/// What is found in an adapter's folder, or for a checkpoint of a run in that of the run.
+fn first_found<T>(
+    adapter: Option<&Path>,
+    find: impl Fn(&Path) -> Result<Option<T>, garden_data::Error>,
+) -> Result<Option<T>, garden_data::Error> {
+    let Some(adapter) = adapter else { return Ok(None) };
+    let is_checkpoint = adapter.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
+    let around = adapter.parent().filter(|_| is_checkpoint);
+    for folder in std::iter::once(adapter).chain(around) {
+        if let Some(found) = find(folder)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses to write a result into the folder of its model or its adapter, by whatever name: it would overwrite what it was made from.
+fn check_apart(output: &Path, model: &Path, adapter: Option<&Path>) -> Result<(), Failure> {
+    let refused = |why: String| Failure {
+        what: format!("cannot write to `{}`", output.display()),
+        causes: vec![why],
+        hint: Some("choose another folder with --output-dir".into()),
+    };
+    if lies_in(output, model) {
+        return Err(refused(format!("it is in the folder of the model, `{}`", model.display())));
+    }
+    if let Some(adapter) = adapter.filter(|adapter| is_same(output, adapter)) {
+        return Err(refused(format!("it is the folder of the adapter, `{}`", adapter.display())));
+    }
+    // A model's folder may have links to its files.
+    let output = real(output);
+    let files = std::fs::read_dir(model).into_iter().flatten().flatten().map(|entry| entry.path());
+    match files.map(|path| real(&path)).find(|path| path.parent() == Some(&output)) {
+        Some(path) => Err(refused(format!("`{}` in it is a file of the model, `{}`", path.display(), model.display()))),
+        None => Ok(()),
+    }
 }

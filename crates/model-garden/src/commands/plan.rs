@@ -12,8 +12,8 @@ use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Preset};
 use garden_probe::MachineProbe;
 use garden_train::{
-    Advice, AvailableMemory, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe,
-    RecipeError, RowShape, advise, loader_changes,
+    Advice, AvailableMemory, DatasetRows, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput,
+    Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use super::Outcome;
 use super::devices::{self, Chosen, Gpu};
 use super::step_time::{self, StepTime};
 use crate::cli::{self, Picture};
-use crate::failure::Failure;
+use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
 /// Pictures of the released models have at most so many pixels, unless a recipe says otherwise.
@@ -89,6 +89,8 @@ struct Subject {
 
 /// The largest micro-batch, in numbers.
 struct RowsFound {
+    /// What each dataset contributes; none where there are only shapes of rows.
+    datasets: Vec<DatasetRows>,
     tokens: usize,
     rows: usize,
     patches: usize,
@@ -367,7 +369,7 @@ impl Subject {
         let base = &recipe.base_model;
         let folder: PathBuf =
             model_folder(base).map_err(|error| unusable(base, &error, error.hint().map(str::to_string)))?;
-        let failed = |error: &dyn std::fmt::Display| unusable(base, error, None);
+        let failed = |error: &dyn Advised| Failure::of(format!("cannot use `{base}`"), error);
         Ok(Subject {
             name: base.clone(),
             config: Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?,
@@ -430,6 +432,8 @@ impl Planning<'_> {
                     evaluates: false,
                     reading_bytes: files + text + usual_decoding_bytes(subject.row.stored_pixels()),
                     dataset_bytes: 0,
+                    processor_bytes: None,
+                    saves: None,
                 })
             }
         };
@@ -447,7 +451,7 @@ impl Planning<'_> {
                     self.printer.say(&format!("model-garden: {done} of {rows} rows"));
                 }
             };
-            let dataset = recipe.dataset.display().to_string();
+            let dataset = recipe.dataset_words();
             let prepared = Prepared::of(recipe.clone(), self.device, &mut tell)
                 .map_err(|error| unusable(&dataset, &error, error.hint()))?;
             self.surveys.insert(key, prepared);
@@ -487,15 +491,18 @@ impl Planning<'_> {
 
     fn rows(&mut self, recipe: &Recipe) -> Result<RowsFound, Failure> {
         let subject = self.subject;
-        let (limits, largest) = match self.subject.has_dataset {
+        let (limits, largest, datasets) = match self.subject.has_dataset {
             true => {
                 let prepared = self.prepared(recipe)?;
                 let largest = prepared.train.largest.as_ref();
-                (prepared.job.limits, largest.map(|row| format!("{} has {} tokens", row.place, row.tokens)))
+                let largest = largest.map(|row| format!("{} has {} tokens", row.place, row.tokens));
+                (prepared.job.limits, largest, prepared.job.datasets())
             }
-            false => (subject.row.limits(&subject.config, recipe, &subject.images).unwrap_or_default(), None),
+            false => {
+                (subject.row.limits(&subject.config, recipe, &subject.images).unwrap_or_default(), None, Vec::new())
+            }
         };
-        Ok(RowsFound { tokens: limits.tokens, rows: limits.rows, patches: limits.patches, largest })
+        Ok(RowsFound { datasets, tokens: limits.tokens, rows: limits.rows, patches: limits.patches, largest })
     }
 }
 
@@ -538,6 +545,7 @@ fn told(answer: &Answer) -> Value {
             "patches": answer.rows.patches,
             "largest_row": answer.rows.largest,
         },
+        "datasets": answer.rows.datasets,
         "plan": answer.plan,
         "advice": answer.advice,
         "loader": answer.loader,

@@ -1,11 +1,11 @@
 //! `model-garden preview`: rows of a dataset as the model sees them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level,
-    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, SystemPrompt, WrittenBox, drawn_png,
+    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, FieldNames, KeyCounter, LengthLimit, Level,
+    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, Source, SystemPrompt, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
 
@@ -21,13 +21,20 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     let mut processor = Processor::open_with(&model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
-    let dataset = Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths)
-        .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
+    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
+    let source = |path: &PathBuf| Source { path: path.clone(), split: arguments.split.clone(), most: None };
+    let sources: Vec<Source> = arguments.datasets.iter().map(source).collect();
+    let dataset = Dataset::open_all(&sources, arguments.image_paths, &names, 0)
+        .map_err(|error| failure(format!("cannot use {}", super::datasets_named(&arguments.datasets)), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {
         return Err(Failure {
             what: format!("there is no row {}", arguments.row),
-            causes: vec![format!("`{}` has {rows} rows", arguments.dataset.display())],
+            causes: dataset
+                .portions()
+                .iter()
+                .map(|of| format!("`{}` has {} rows", of.path.display(), of.rows))
+                .collect(),
             hint: None,
         });
     }
@@ -102,5 +109,5 @@ fn selective(dataset: &Dataset, level: Level) -> Result<SelectiveLoss, Failure> 
 }
 
 fn failure(what: String, error: &Error) -> Failure {
-    Failure { what, causes: vec![error.to_string()], hint: error.hint().map(str::to_string) }
+    Failure::of(what, error)
 }

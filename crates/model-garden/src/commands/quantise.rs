@@ -15,6 +15,7 @@ use crate::printer::Printer;
 /// Runs the command.
 pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Failure> {
     let (from, to) = folders(arguments)?;
+    super::check_apart(&to, &from, None)?;
     let mut settings = FourBit { is_double: !arguments.single, ..FourBit::default() };
     if !arguments.keep.is_empty() {
         settings.kept.clone_from(&arguments.keep);
@@ -28,11 +29,8 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
             printer.say(&format!("model-garden: {percent} % of {total} tensors"));
         }
     };
-    let report = pack_checkpoint(&from, &to, &settings, &mut progress).map_err(|error| Failure {
-        what: format!("cannot pack `{}` into 4 bits", from.display()),
-        causes: vec![error.to_string()],
-        hint: None,
-    })?;
+    let report = pack_checkpoint(&from, &to, &settings, &mut progress)
+        .map_err(|error| Failure::of(format!("cannot pack `{}` into 4 bits", from.display()), &error))?;
     let (before, after) = (Bytes(report.bytes_before), Bytes(report.bytes_after));
     let text = match arguments.printed.is_json() {
         true => {

@@ -1,12 +1,13 @@
 //! `model-garden train-vision`: from a recipe to an adapter, with the process that trains under guard.
 
+mod bound;
 mod show;
 pub mod worker;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use garden_data::BatchSize;
+use garden_data::{BatchSize, model_folder};
 use garden_guard::{GuardConfig, OnLimit, OnWarning, OutputMode, REQUEUE, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_run::{FileError, GUARD, JOB, JobFile, LeftOut, RECIPE, REPORT, RunOutcome, RunRecord, TRACE, write_text};
@@ -49,6 +50,7 @@ pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, F
 
 /// Trains by a recipe, or with `is_dry` only looks whether it could.
 pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
+    check_output_folder(&recipe)?;
     let chosen = devices::choose(recipe.device, printer)?;
     let lock = if is_dry { None } else { Some(take_run_folder(&recipe.output_dir, printer)?) };
     let (resume, refusal) = match find_resume(&recipe, printer) {
@@ -65,7 +67,10 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
     }
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
     let planned = super::plan::of_job(&prepared, chosen, GpuShare::Free, printer)?;
+    let space = planned.plan.disk.check(&prepared.job.recipe.output_dir);
+    let space = space.map_err(|error| failure("the run cannot start", &error));
     if is_dry || !planned.fits {
+        let refusal = refusal.or(space.err());
         let would = Would::of(planned.fits, resume, refusal);
         printer.out(&match is_json {
             true => format!("{:#}\n", would.told(planned.told)),
@@ -75,7 +80,28 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
     printer.say(&planned.headline);
+    if let Err(refusal) = space {
+        printer.failure(&refusal);
+        return Ok(Outcome::Program(worker::DISK_FULL));
+    }
     train(prepared, planned.plan, resume, lock, is_json, printer)
+}
+
+/// Refuses, before anything is written, an output folder in which a run would overwrite a model or an adapter that it did not make.
+fn check_output_folder(recipe: &Recipe) -> Result<(), Failure> {
+    let folder = recipe.output_dir.as_path();
+    let model = model_folder(&recipe.base_model).map_err(|error| failure("the run cannot start", &error.into()))?;
+    super::check_apart(folder, &model, recipe.adapter.as_deref())?;
+    let is_run = [JOB, RECIPE].iter().any(|name| folder.join(name).exists());
+    let theirs = ["config.json", "adapter_config.json", "model.safetensors", "model.safetensors.index.json"];
+    match theirs.iter().find(|name| !is_run && folder.join(name).exists()) {
+        Some(name) => Err(Failure {
+            what: format!("cannot write to `{}`", folder.display()),
+            causes: vec![format!("it has a `{name}` that no run wrote there, which this run would overwrite")],
+            hint: Some("choose another folder with --output-dir".into()),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// What a run that was only looked at would do.
@@ -236,7 +262,7 @@ fn train(
     }
     write_text(&folder.join(RECIPE), &recipe.to_toml()).map_err(|error| file_failure(&error))?;
     if let Some(template) = &job.chat_template {
-        write_text(&folder.join(super::CHAT_TEMPLATE), &template.source).map_err(|error| file_failure(&error))?;
+        template.write(folder).map_err(|error| Failure::of("cannot write the chat template", &error))?;
     }
     let job_path = folder.join(JOB);
     JobFile { job: job.clone(), resume }.write(&job_path).map_err(|error| file_failure(&error))?;
@@ -246,6 +272,7 @@ fn train(
         BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
     };
     printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
+    super::datasets_words(&job.datasets()).lines().for_each(|line| printer.say(line));
     let config = GuardConfig { goes_on, ..config(&prepared, &job_path, state)? };
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);

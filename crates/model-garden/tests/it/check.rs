@@ -140,3 +140,58 @@ fn what_cannot_be_used_at_all() {
     assert_eq!(done.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&done.stderr).contains("--min-pixels"));
 }
+
+#[test]
+fn fields_that_look_like_something_to_learn_from_are_named_with_the_flags_for_them() {
+    let file = "testdata/data/foreign/image-fields.jsonl";
+    let done = check(file, &[]);
+    assert_eq!(done.status.code(), Some(1));
+    let text = text(&done);
+    let expected = "  testdata/data/foreign/image-fields.jsonl:2: field `image_1` is the string `../datasets/pictures/gate.jpg`: it looks like a picture and is not used
+    hint: `--field image=image_1,image=image_2` uses it; `--ignore-field image_1,image_2` trains without it
+";
+    assert!(text.contains(expected), "{text}");
+    // The flags may come in pieces.
+    let words = [
+        "--field",
+        "image=image_1",
+        "--field",
+        "image=image_2",
+        "--ignore-field",
+        "image_path,source",
+        "--ignore-field",
+        "messages[].images",
+    ];
+    let done = check(file, &words);
+    assert_eq!(done.status.code(), Some(0), "{}", crate::common::told(&done));
+    let shown = run(&[&["preview", file, "--model", MODEL, "--row", "2"], &words[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&shown.stdout).matches("<image ").count(), 2, "{}", crate::common::told(&shown));
+    let wrong = run(&["check", file, "--model", MODEL, "--field", "wall=image_1"]);
+    assert!(
+        crate::common::told(&wrong).contains("`wall` is not a meaning: use question"),
+        "{}",
+        crate::common::told(&wrong)
+    );
+}
+
+#[test]
+fn decoding_finds_what_headers_do_not_tell() {
+    let folder = scratch("check-decode");
+    let odd = |name: &str| fs::canonicalize(crate::common::repository("testdata/data/odd")).unwrap().join(name);
+    let row = |name: &&str| json!({"prompt": "q", "image": odd(name), "response": "a"}).to_string() + "\n";
+    let rows: String = ["frames.gif", "one.png", "gray-16.png", "one.tiff"].iter().map(row).collect();
+    let file = folder.join("rows.jsonl");
+    fs::write(&file, rows).unwrap();
+    let file = file.to_str().unwrap();
+    let quick: Value = serde_json::from_slice(&check(file, &["--format", "json"]).stdout).unwrap();
+    assert_eq!((&quick["bad"], &quick["decoded"]), (&json!(0), &json!(false)));
+    assert_eq!(quick["several_frames"], json!({"pictures": 1, "first": format!("{file}:1")}));
+    assert_eq!(quick["clipped_gray"], json!({"pictures": 1, "first": format!("{file}:3")}));
+    let done = check(file, &["--decode", "--format", "json"]);
+    let whole: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((done.status.code(), &whole["bad"], &whole["decoded"]), (Some(1), &json!(1), &json!(true)));
+    assert_eq!((&whole["problems"][0]["row"], &whole["problems"][0]["field"]), (&json!(2), &json!("image")));
+    let text = text(&check(file, &["--decode"]));
+    assert!(text.starts_with("1 of 4 rows is bad; the other 3 make"), "{text}");
+    assert!(text.contains("\nPictures\n  every picture of the 3 usable rows was decoded\n  1 picture has several frames or pages: the first one is used, first "), "{text}");
+}

@@ -21,6 +21,8 @@ mod generate;
 mod inputs;
 mod loops;
 mod make;
+mod mixing;
+mod model_folders;
 mod monitor;
 mod odd;
 mod openapi;

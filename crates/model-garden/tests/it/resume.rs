@@ -224,22 +224,32 @@ impl Scene {
         }
     }
 
-    /// On a file system of three megabytes, of which a copy is made: there is room then.
+    /// On a small file system that somebody else fills, and of which a copy is made: there is room then.
     fn fill_disk(&self, output: &Path) -> Tried {
         let disk = self.folder.join("disk");
         std::fs::create_dir_all(&disk).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"]).arg(&disk).output();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"]).arg(&disk).output();
         if !mounted.is_ok_and(|mounted| mounted.status.success()) {
             garden_testing::skip("a small file system cannot be mounted here");
             return Tried::Impossible;
         }
-        let ended = self.train(&disk.join("out"), &["--save-steps", "1", "--save-total-limit", "100"]);
+        let mut ended = None;
+        let has_steps = || (3..STEPS - 1).contains(&losses(&disk.join("out")).len());
+        let tried = self.start(&disk.join("out"), &["--save-steps", "1"]).caught(has_steps, |it| {
+            fill(&disk);
+            signal("-CONT", it.worker());
+            ended = Some(it.end());
+        });
+        drop(std::fs::remove_file(disk.join("ballast")));
         copy(&disk.join("out"), output);
         assert!(Command::new("umount").arg(&disk).status().unwrap().success());
-        assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
-        assert!(told(&ended).contains("No space left on device"), "{}", told(&ended));
+        let Some(ended) = ended else { return tried };
+        // It may have been about to write its log.
+        let words = told(&ended);
+        assert_eq!(ended.status.code(), Some(2), "{words}");
+        assert!(words.contains(" is free in `") || words.contains("No space left on device"), "{words}");
         assert_eq!(drafts(output), 0);
-        Tried::Happened
+        tried
     }
 }
 
@@ -374,6 +384,12 @@ fn state(pid: u32) -> Option<char> {
 
 pub(crate) fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Takes all that is left of a disk.
+pub(crate) fn fill(disk: &Path) {
+    let mut file = std::fs::File::create(disk.join("ballast")).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -344,7 +344,7 @@ fn what_cannot_work_is_told_at_once() {
     };
     refused(&["--full", "--load-in-4bit"], "cannot be used with");
     refused(&["--batch-size", "0"], "`batch-size` is 0");
-    refused(&["--lora-targets", "nothing_like_it"], "matches the adapter's targets");
+    refused(&["--lora-targets", "nothing_like_it"], "has `nothing_like_it`, which matches no linear layer");
     refused(&["--eval-split", "0.99"], "leaves none to train on");
     refused(&["--max-length", "3"], "10 of 10 rows cannot be used");
     refused(&["--config", "nowhere.toml"], "cannot use the recipe `nowhere.toml`");
@@ -352,7 +352,16 @@ fn what_cannot_work_is_told_at_once() {
     let file = folder.join("bad.toml");
     std::fs::write(&file, "learning_rat = 1e-3\n").unwrap();
     refused(&["--config", file.to_str().unwrap()], "did you mean `learning-rate`?");
+    std::fs::write(&file, "service = 1\n").unwrap();
+    let told_of = told(&train(&dataset, &output, &["--config", file.to_str().unwrap()]));
+    assert!(told_of.contains("`service` is not a setting") && !told_of.contains("did you mean"), "{told_of}");
     let rows = std::fs::read_to_string(&dataset).unwrap();
+    let labelled: String = rows.lines().map(|row| row.replacen('{', "{\"label\": false, ", 1) + "\n").collect();
+    std::fs::write(&dataset, labelled).unwrap();
+    refused(&[], "field `label` is false: it looks like a label and is not used");
+    refused(&[], "hint: `--ignore-field label` trains without it; `model-garden check` lists them all");
+    let dry = train(&dataset, &output, &["--ignore-field", "label", "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(0), "{}", told(&dry));
     std::fs::write(&dataset, rows + "{\"prompt\": \"?\", \"image\": \"nowhere.png\", \"response\": \"x\"}\n").unwrap();
     refused(&[], "1 of 11 rows cannot be used; the first: `");
     refused(&[], "train.jsonl:11`: field `image` names");
@@ -370,9 +379,9 @@ fn what_cannot_work_is_told_at_once() {
     assert!(told(&unwritable).contains("cannot write to the output folder"), "{}", told(&unwritable));
 }
 
-/// On a file system of three megabytes.
+/// On a file system of three megabytes there is no room for what the plan says.
 #[test]
-fn a_full_disk_leaves_the_last_checkpoint_whole() {
+fn a_disk_that_is_too_small_is_told_before_the_first_step() {
     let folder = scratch("train-full");
     let dataset = dataset(&folder, 20);
     let disk = folder.join("disk");
@@ -382,17 +391,149 @@ fn a_full_disk_leaves_the_last_checkpoint_whole() {
         garden_testing::skip("a small file system cannot be mounted here");
         return;
     }
-    let ended =
-        train(&dataset, &disk.join("out"), &["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "100"]);
-    let resumable = run(&words(&dataset, &disk.join("out"), &["--resume", "auto", "--dry-run", "--max-steps", "40"])
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>());
+    let flags = ["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "30", "--lora-r", "64"];
+    let ended = train(&dataset, &disk.join("out"), &flags);
+    let planned = train(&dataset, &disk.join("out"), &[&flags[..], &["--dry-run", "--json"]].concat());
+    let fits = train(&dataset, &disk.join("out"), &["--max-steps", "2"]);
+    let begun = losses(&disk.join("out")).len();
     drop(Command::new("umount").arg(&disk).status());
     assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
-    assert!(told(&ended).contains("No space left on device"), "{}", told(&ended));
-    assert!(told(&ended).contains("hint: "), "{}", told(&ended));
-    assert!(told(&resumable).contains("resuming from"), "{}", told(&resumable));
+    let words = told(&ended);
+    assert!(words.contains(" of disk for 20 checkpoints of ") && words.contains(" is free in `"), "{words}");
+    assert!(words.contains("hint: ") && words.contains("`save-total-limit`"), "{words}");
+    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!((&planned["would"], &planned["plan"]["disk"]["checkpoints"]), (&"refuse".into(), &20.into()));
+    assert!(planned["plan"]["disk"]["total_bytes"].as_u64().unwrap() > 3 << 20, "{planned:#}");
+    assert!(fits.status.success() && begun == 2, "{}", told(&fits));
+}
+
+/// What the plan says of the disk is what a run leaves there.
+#[test]
+fn disk_is_planned_as_it_is_used() {
+    let folder = scratch("train-disk");
+    let dataset = dataset(&folder, 12);
+    for (name, more, most) in [("adapter", &["--lora-r", "64"][..], 1.05), ("full", &["--full"], 1.35)] {
+        let output = folder.join(name);
+        let flags =
+            [&["--max-steps", "6", "--save-steps", "2", "--save-total-limit", "5", "--json"][..], more].concat();
+        let ended = train(&dataset, &output, &flags);
+        assert!(ended.status.success(), "{}", told(&ended));
+        let plan = serde_json::from_slice::<Value>(&ended.stdout).unwrap()["plan"]["disk"].clone();
+        let used: u64 = files(&output).iter().map(|path| path.metadata().unwrap().len()).sum();
+        let planned = plan["total_bytes"].as_u64().unwrap();
+        assert_eq!(plan["checkpoints"], 3, "{plan}");
+        // A megabyte for what tells about the run is most of it here.
+        assert!((used..(most * used as f64) as u64 + (1 << 20)).contains(&planned), "{planned} planned, {used} used");
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// The guard samples once a second, in which such leaks pass any limit.
+#[test]
+fn a_fast_leak_never_passes_the_limit_by_more_than_a_step() {
+    let folder = scratch("train-fast-leak");
+    let dataset = dataset(&folder, 40);
+    let whole = folder.join("whole");
+    let flags = ["--max-steps", "12", "--prefetch", "8MB"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let most = result(&whole)["resident"]["most"].as_u64().unwrap();
+    for (leak, room) in [(20_u64 << 20, 70 << 20), (200 << 20, 450 << 20)] {
+        let output = folder.join(format!("leak-{leak}"));
+        let (limit, leaked) = (most + room, format!("{leak}B"));
+        let limited = format!("{limit}B");
+        let more = ["--memory-limit", &limited, "--debug-leak", &leaked];
+        let mut guard = start(&dataset, &output, &[&flags[..], &more].concat());
+        let mut highest = 0;
+        while guard.try_wait().unwrap().is_none() {
+            let held = trainer_of(guard.id()).and_then(anonymous);
+            highest = highest.max(held.unwrap_or(0));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended = guard.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{}", told(&ended));
+        assert!(highest > most + leak, "nothing was seen of the leak: {highest}");
+        assert!(highest <= limit + leak, "{highest} of {limit}: {}", told(&ended));
+        // The guard may have looked at the right moment, too.
+        assert!(told(&ended).contains("restart 1: "), "{}", told(&ended));
+        assert_eq!(losses(&output), losses(&whole));
+    }
+}
+
+/// Anonymous memory of a process, in bytes.
+fn anonymous(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// In real processes, as `make nightly` does for thirty configurations.
+#[test]
+fn no_more_is_resident_than_was_planned() {
+    if !crate::common::has_python() {
+        return;
+    }
+    let script = crate::common::repository("testdata/training/plan_peaks.py");
+    let mut command = Command::new("python3");
+    command.arg(script).args(["--binary", env!("CARGO_BIN_EXE_model-garden"), "--work"]).arg(scratch("plan-peaks"));
+    let ended = command.args(["--any-build", "--only", "text", "text-vocabulary", "png"]).output().unwrap();
+    assert!(ended.status.success(), "{}", told(&ended));
+}
+
+#[test]
+fn a_stopped_run_tells_its_own_last_step_and_its_own_answers() {
+    let folder = scratch("train-own");
+    let dataset = dataset(&folder, 40);
+    let output = folder.join("out");
+    std::fs::create_dir_all(&output).unwrap();
+    // Of another run that ended before its first checkpoint.
+    let other =
+        r#"{"step":0,"row":1,"place":"other.jsonl:2","question":"?","expected":"a","answer":"b","is_right":false}"#;
+    std::fs::write(
+        output.join("predictions.jsonl"),
+        format!(
+            "{other}
+"
+        ),
+    )
+    .unwrap();
+    let guard = start(&dataset, &output, &["--max-steps", "60", "--logging-steps", "50"]);
+    let begin = Instant::now();
+    while !output.join("checkpoint-7").exists() {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    signal("-INT", guard.id());
+    let ended = guard.wait_with_output().unwrap();
+    let words = told(&ended);
+    if ended.status.success() {
+        return eprintln!("it was over before it could be stopped");
+    }
+    let step = words.split("stopped at step ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(step.parse::<usize>().unwrap() >= 7 && words.contains(&format!("; checkpoint-{step} is saved")), "{words}");
+    assert!(!words.contains("other.jsonl"), "{words}");
+}
+
+/// An adapter that has learnt something goes on with a rate at which it only unlearns.
+#[test]
+fn a_result_that_is_worse_than_its_base_is_told() {
+    let folder = scratch("train-unlearnt");
+    let dataset = dataset(&folder, 20);
+    let (learnt, output) = (folder.join("learnt"), folder.join("out"));
+    let first = train(&dataset, &learnt, &["--max-steps", "30", "--eval-split", "0.2", "--warmup-steps", "0"]);
+    assert!(first.status.success() && !told(&first).contains("worse"), "{}", told(&first));
+    let flags = ["--max-steps", "4", "--eval-split", "0.2", "--eval-steps", "2", "--warmup-steps", "0"];
+    let more = ["--adapter", learnt.to_str().unwrap(), "--learning-rate", "3", "--lr-scheduler", "constant"];
+    let ended = train(&dataset, &output, &[&flags[..], &more].concat());
+    let words = told(&ended);
+    assert!(words.contains(": worse than before training"), "{words}");
+    assert!(!words.contains("(best by "), "nothing is better than the start: {words}");
+    let page = std::fs::read_to_string(output.join("report.html")).unwrap();
+    assert!(page.contains("0 (best by loss)") && page.contains(" (the result)"), "the page marks the start");
 }
 
 #[test]

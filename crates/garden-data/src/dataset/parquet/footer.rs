@@ -4,7 +4,9 @@ use std::fs::File;
 
 use super::thrift::{self, Item};
 use crate::dataset::conversation::is_known;
+use crate::dataset::field_names::FieldNames;
 use crate::dataset::stored::Stored;
+use crate::dataset::suspect::name_looks_like;
 use crate::error::Error;
 
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -100,7 +102,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    pub(crate) fn read(stored: &Stored, file: &File) -> Result<Footer, Error> {
+    pub(crate) fn read(stored: &Stored, file: &File, names: &FieldNames) -> Result<Footer, Error> {
         let cut_off = || {
             Error::dataset(&stored.path, "is truncated: parquet files end with `PAR1`")
                 .with_hint("was it downloaded or copied completely?")
@@ -116,12 +118,13 @@ impl Footer {
         let bytes = stored.read(file, stored.length - 8 - length, length as usize)?;
         let broken = |_| Error::dataset(&stored.path, "has a broken footer");
         let (item, _) = thrift::read(&bytes).map_err(broken)?;
-        Footer::of(stored, &item)
+        Footer::of(stored, &item, names)
     }
 
-    fn of(stored: &Stored, item: &Item) -> Result<Footer, Error> {
+    fn of(stored: &Stored, item: &Item, names: &FieldNames) -> Result<Footer, Error> {
         let broken = |what: &str| Error::dataset(&stored.path, format!("has a broken footer: {what}"));
-        let mut schema = Schema { elements: item.list(2), next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
+        let mut schema =
+            Schema { elements: item.list(2), names, next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
         let columns = schema.root().ok_or_else(|| broken("the schema is inconsistent"))?;
         if columns.is_empty() {
             let names: Vec<String> =
@@ -131,7 +134,7 @@ impl Footer {
                 format!("has no known column: it has {}", names.join(", ")),
             )
             .with_hint(
-                "known columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`",
+                "known columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`; `--field question=NAME` says which column is one",
             ));
         }
         let (leaves, unread) = (schema.leaves, schema.unread);
@@ -167,6 +170,7 @@ fn chunk(stored: &Stored, column: &Item) -> Option<Chunk> {
 /// The schema as stored: all nodes flattened, each with its number of children.
 struct Schema<'a> {
     elements: &'a [Item],
+    names: &'a FieldNames,
     next: usize,
     ordinal: usize,
     leaves: Vec<Leaf>,
@@ -181,13 +185,24 @@ impl Schema<'_> {
         let mut columns = Vec::new();
         for _ in 0..children {
             let name = self.elements.get(self.next)?.text(4)?;
-            let is_wanted = is_known(&name);
+            let is_wanted = self.wants(&name);
             if !is_wanted {
                 self.unread.push(name.clone());
             }
             columns.extend(self.node(0, 0, is_wanted.then_some(name.as_str()), 0)?);
         }
         Some(columns)
+    }
+
+    /// Whether a column is read: for its meaning, or because it looks as if it had one, in which case its values decide.
+    fn wants(&self, column: &str) -> bool {
+        let has_bytes = || {
+            let children = self.elements.get(self.next).and_then(|element| element.int(5)).unwrap_or(0).min(4) as usize;
+            let children = self.elements.iter().skip(self.next + 1).take(children);
+            children.filter_map(|child| child.text(4)).any(|name| name == "bytes")
+        };
+        let looks = || name_looks_like(column).is_some() || has_bytes();
+        !self.names.ignores(column) && (is_known(column) || self.names.gives_meaning_to(column) || looks())
     }
 
     /// The next node; `Some(None)` if nothing of it is read. `wanted` is the path of a column that should be.

@@ -27,15 +27,28 @@ impl GroupReader {
         GroupReader { columns: footer.leaves.iter().zip(&group.chunks).map(column).collect() }
     }
 
-    /// Reads the fields of a row.
-    pub(crate) fn read(&mut self, footer: &Footer, row: u64) -> io::Result<Value<'static>> {
-        let mut entries = Vec::with_capacity(self.columns.len());
-        for column in &mut self.columns {
-            entries.push(column.read(row)?);
+    /// Reads the fields of a row. An error comes with the name of its column.
+    pub(crate) fn read(&mut self, footer: &Footer, row: u64) -> Result<Value<'static>, (String, io::Error)> {
+        let mut rest = &mut self.columns[..];
+        let mut fields = Vec::with_capacity(footer.columns.len());
+        for node in &footer.columns {
+            let (own, others) = rest.split_at_mut(width(node));
+            let read = column(node, own, row).map_err(|error| (node.name.clone(), error))?;
+            fields.push((Cow::Owned(node.name.clone()), read));
+            rest = others;
         }
-        let mut slices: Vec<&mut [Entry]> = entries.iter_mut().map(Vec::as_mut_slice).collect();
-        Ok(Value::Object(fields(&footer.columns, &mut slices)?))
+        Ok(Value::Object(Object(fields)))
     }
+}
+
+/// A row's value of a column, from its leaves.
+fn column(node: &Node, leaves: &mut [ColumnReader], row: u64) -> io::Result<Value<'static>> {
+    let mut entries = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        entries.push(leaf.read(row)?);
+    }
+    let mut slices: Vec<&mut [Entry]> = entries.iter_mut().map(Vec::as_mut_slice).collect();
+    value(node, &mut slices)
 }
 
 /// A column of a row group.

@@ -45,6 +45,11 @@ impl Frame {
         units * blocks * (SIDE * SIDE * size_of::<i16>()) as u64
     }
 
+    /// Refuses sampling factors that the decoder does not support.
+    pub fn check(&self) -> Result<(), String> {
+        self.components().map(drop)
+    }
+
     pub(super) fn components(&self) -> Result<Vec<Component>, String> {
         self.layout.iter().map(|layout| self.component(*layout)).collect()
     }

@@ -1,6 +1,7 @@
 //! What `check` found, as JSON. Rows are counted from 1.
 
-use garden_data::Distribution;
+use garden_data::{Distribution, PartlyUsed};
+use garden_train::DatasetRows;
 use serde_json::{Value, json};
 
 use super::Checked;
@@ -9,7 +10,7 @@ use super::Checked;
 const BARS: usize = 24;
 
 pub(super) fn value(checked: &Checked) -> Value {
-    let Checked { arguments, dataset, survey, memory, steps, step_time } = checked;
+    let Checked { arguments, dataset, datasets, survey, memory, steps, step_time } = checked;
     let place = |row: u32| dataset.place(row as usize);
     let problem = |problem: &garden_data::Problem| {
         let mut value = json!(problem);
@@ -24,7 +25,7 @@ pub(super) fn value(checked: &Checked) -> Value {
     let duplicate = |one: &garden_data::Duplicate| json!({"row": one.row + 1, "place": place(one.row), "first_row": one.first + 1, "first_place": place(one.first)});
     let limits = survey.limits;
     let mut value = json!({
-        "dataset": arguments.dataset,
+        "dataset": arguments.datasets.first(),
         "rows": survey.rows,
         "usable": survey.tally.kept,
         "bad": survey.problem_count,
@@ -47,6 +48,9 @@ pub(super) fn value(checked: &Checked) -> Value {
             "windows": limits.windows, "images": limits.images, "longest": limits.longest,
         },
         "pictures": survey.pictures,
+        "decoded": arguments.decode,
+        "several_frames": partly(&survey.several_frames),
+        "clipped_gray": partly(&survey.clipped_gray),
         "distributions": {
             "tokens": distribution(&survey.tokens),
             "image_tokens": distribution(&survey.image_tokens),
@@ -63,11 +67,20 @@ pub(super) fn value(checked: &Checked) -> Value {
             "threads": memory.threads,
         },
     });
+    if DatasetRows::are_mixed(datasets) {
+        value["dataset"] = json!(arguments.datasets);
+        value["datasets"] = json!(datasets);
+    }
     // Only where somebody asked, which nobody does of the server.
     if let Some(time) = step_time {
         value["step_time"] = json!(time);
     }
     value
+}
+
+/// Pictures of which not everything is used; the place is null where there is none.
+fn partly(used: &PartlyUsed) -> Value {
+    json!({"pictures": used.pictures, "first": (used.pictures > 0).then_some(&used.first)})
 }
 
 fn distribution(of: &Distribution) -> Value {

@@ -26,9 +26,11 @@ pub(super) fn write(checked: &Checked) -> String {
     if let Some(time) = &checked.step_time {
         text += &format!("{}\n", time.sentence());
     }
+    text += &crate::commands::datasets_words(&checked.datasets);
     text += &problems(survey);
     text += &ignored(survey);
     text += &boxes(survey);
+    text += &pictures(checked);
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
         let tokens = |count: u64| grouped(count as usize);
@@ -114,6 +116,16 @@ fn ignored(survey: &Survey) -> String {
 fn boxes(survey: &Survey) -> String {
     let lines: String = survey.tally.box_words().iter().map(|line| format!("  {line}\n")).collect();
     if lines.is_empty() { lines } else { format!("\nBoxes\n{lines}") }
+}
+
+/// What was decoded, and what of pictures is not used.
+fn pictures(checked: &Checked) -> String {
+    let survey = &checked.survey;
+    let decoded = (checked.arguments.decode && survey.pictures.count > 0)
+        .then(|| format!("every picture of the {} was decoded", counted(survey.tally.kept, "usable row")));
+    let lines = decoded.into_iter().chain(survey.picture_words());
+    let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\nPictures\n{lines}") }
 }
 
 fn warnings(checked: &Checked) -> String {

@@ -14,12 +14,14 @@ pub(super) fn write(answer: &Answer) -> String {
     if let Some(time) = &answer.step_time {
         text += &format!("{}\n", time.sentence());
     }
+    text += &crate::commands::datasets_words(&answer.rows.datasets);
     text += "\n";
     text += &table(&answer.plan);
     if let Some(advice) = &answer.advice {
         text += &advised(advice);
     }
     text += &requirements(&answer.plan.requirements);
+    text += &format!("disk: {}\n", answer.plan.disk.words());
     text += &loader(&answer.loader);
     text
 }

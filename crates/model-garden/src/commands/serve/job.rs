@@ -125,7 +125,7 @@ fn fetch(
     limits: &FetchLimits<'_>,
     printer: &Printer,
 ) -> io::Result<Fetched> {
-    let files = [("training_file", Some(&recipe.dataset)), ("validation_file", recipe.eval_dataset.as_ref())];
+    let files = [("training_file", recipe.datasets.first()), ("validation_file", recipe.eval_dataset.as_ref())];
     let mut problems = Vec::new();
     for (param, path) in files {
         let is_sent =

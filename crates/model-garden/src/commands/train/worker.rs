@@ -13,13 +13,16 @@ use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
 use garden_files::{Allowance, folder_bytes};
 use garden_guard::{Command, ENVIRONMENT, Message, Notice, REQUEUE, RESUME, Stop, listen_for_stops};
+use garden_memory::Bytes;
 use garden_memory::{EventKind, RunFacts};
 use garden_probe::{Identity, Process};
 use garden_run::{JobFile, percent};
 use garden_train::{
-    End, Error, EvalReport, Finish, Job, LogLine, Metric, Observer, Resident, RunEnd, StepReport, read_log, train,
+    End, Error, EvalReport, Finish, Job, LogLine, Metric, Observer, Resident, RunEnd, StepReport, read_log,
+    saving_bytes, train,
 };
 
+use super::bound::{Bound, Crossed};
 use super::file_failure;
 use crate::cli;
 use crate::commands::{Outcome, devices};
@@ -112,12 +115,15 @@ struct Teller<'a> {
     logging_steps: usize,
     /// What the best evaluation is chosen by.
     metric: Metric,
+    is_evaluating: bool,
     /// When the last step was told.
     told: Instant,
     /// Buffers of the device, in number and bytes, and bytes by purpose.
     buffers: (u64, u64),
     arena: BTreeMap<String, u64>,
     facts: RunFacts,
+    /// What this process may hold.
+    bound: Bound,
     me: Option<Process>,
     /// Resident memory at the start, when everything was there, and at most.
     resident: Resident,
@@ -175,10 +181,12 @@ impl<'a> Teller<'a> {
             memory_steps: recipe.memory_steps,
             logging_steps: recipe.logging_steps,
             metric: recipe.metric_for_best_model,
+            is_evaluating: false,
             told: Instant::now(),
             buffers: (0, 0),
             arena: BTreeMap::new(),
             facts,
+            bound: Bound::new(recipe.memory_limit.map(|limit| limit.0)),
             me: Identity::of(std::process::id()).and_then(|me| Process::open(me).ok()),
             resident: Resident::default(),
             telling: Duration::ZERO,
@@ -206,6 +214,18 @@ impl<'a> Teller<'a> {
         let (anon, peak) = self.memory();
         self.resident.most = self.resident.most.max(anon);
         self.resident.peak = peak;
+    }
+
+    /// Ends the run with a checkpoint where it holds more than it may: the guard may not look for a second.
+    fn end_at_limit(&mut self, crossed: Option<Crossed>) {
+        let Some(Crossed { held, limit }) = crossed else { return };
+        if self.should_end.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match self.channel {
+            Some(_) => self.send(&Message { at_limit: true, ..Message::default() }),
+            None => self.printer.say(&format!("stopping: {} in use of {}", Bytes(held), Bytes(limit))),
+        }
     }
 
     fn send(&mut self, message: &Message) {
@@ -238,12 +258,17 @@ impl Observer for Teller<'_> {
         self.arena = Purpose::ALL.iter().map(bytes).collect();
         self.look();
         self.resident.began = self.resident.most;
+        self.bound.begin(saving_bytes(plan));
         self.send(&Message { facts: Some(self.facts.clone()), ..Message::default() });
         self.send(&Message { step: Some(step as f64), sample: true, ..self.buffers_now() });
     }
 
     fn stepped(&mut self, report: &StepReport) {
         let begin = Instant::now();
+        if report.step < report.steps {
+            let crossed = self.bound.after_step();
+            self.end_at_limit(crossed);
+        }
         // The first step of a start waits for the first rows, which says nothing about those to come.
         if self.steps > 0.0 {
             self.idle = (self.idle.0 + report.idle, self.idle.1 + report.idle + report.busy);
@@ -263,7 +288,8 @@ impl Observer for Teller<'_> {
         self.send(&Message {
             step: Some(report.step as f64),
             epoch: Some(report.epoch),
-            loss: Some(report.loss),
+            // A step all of whose rows were left out has none.
+            loss: (report.trained > 0).then_some(report.loss),
             learning_rate: Some(report.rate),
             sample: is_sample,
             ..self.buffers_now()
@@ -273,10 +299,12 @@ impl Observer for Teller<'_> {
     }
 
     fn evaluating(&mut self) {
+        self.is_evaluating = true;
         self.send(&Message { event: Some(EventKind::EvalStart), ..Message::default() });
     }
 
     fn evaluated(&mut self, report: &EvalReport) {
+        self.is_evaluating = false;
         self.look();
         let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
         if let Some(share) = report.mean_token_accuracy {
@@ -318,6 +346,10 @@ impl Observer for Teller<'_> {
     }
 
     fn wants_end(&mut self) -> bool {
+        if self.is_evaluating {
+            let crossed = self.bound.in_evaluation();
+            self.end_at_limit(crossed);
+        }
         self.should_end.load(Ordering::Acquire)
     }
 }

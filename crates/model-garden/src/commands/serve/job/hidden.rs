@@ -26,7 +26,7 @@ impl Hidden {
         ];
         if let Work::Training { recipe } = work {
             let name = |path: &Path| path.file_name().map(|name| name.display().to_string()).unwrap_or_default();
-            let datasets = std::iter::once(&recipe.dataset).chain(&recipe.eval_dataset);
+            let datasets = recipe.datasets.iter().chain(&recipe.eval_dataset);
             for dataset in datasets.filter(|path| !path.starts_with(&folder.0)) {
                 places.push((dataset.display().to_string(), format!("dataset:{}", name(dataset))));
             }
