@@ -13,6 +13,8 @@ use crate::waves::Waves;
 const FEWEST_LOWS: usize = 8;
 /// Samples at each end of a stretch: few, since a curve is steep at its beginning.
 const AT_ENDS: usize = 3;
+/// Of fewer samples than this, three at each end are too much of the stretch: their medians lie well inside of it.
+const FEW: usize = 24;
 /// One-sided normal quantile for "it is curved": 1 in 20.
 const CURVED: f64 = 1.64;
 /// Standard deviations of a sample within which 95 % of differences between the medians of three correlated samples lie: between 2 for
@@ -106,13 +108,18 @@ fn widened(rate: Rate, other: Option<Rate>) -> Rate {
 /// a line says little there; otherwise they only correct it.
 fn between_ends(shape: &Shape, from: f64, to: f64) -> Option<Rate> {
     let points = if has_waves(shape) { shape.floor_between(from, to) } else { shape.points_between(from, to) };
+    let count = if points.len() < FEW { 1 } else { AT_ENDS };
+    let (first, last) = (points.get(..count)?, points.get(points.len().checked_sub(count)?..)?);
     let typical = |points: &[Point]| median(&points.iter().map(|point| point.y).collect::<Vec<f64>>());
-    let (first, last) = (points.get(..AT_ENDS)?, points.get(points.len().checked_sub(AT_ENDS)?..)?);
-    let value = typical(last) - typical(first);
+    // The stretch may begin before its first sample and end after its last one.
+    let apart = last.last()?.x - first.first()?.x;
+    let whole = if apart > 0.0 { (to - from) / apart } else { return None };
+    let value = whole * (typical(last) - typical(first));
     let bends = Bend::of(telling(shape, from, to))
         .is_some_and(|bend| !bend.may_keep(1.0, CURVED) || bend.surely_keeps(1.0, CURVED));
-    let half = if bends || stretches(shape, from, to).len() > 1 { OF_ENDS * scatter(shape, points) } else { 0.0 };
-    Some(Rate { value, low: value - half, high: value + half })
+    let is_blunt = count == 1 || bends || stretches(shape, from, to).len() > 1;
+    let half = if is_blunt { OF_ENDS * scatter(shape, points) } else { 0.0 };
+    Some(Rate { value, low: value - whole * half, high: value + whole * half })
 }
 
 /// The standard deviation of samples around the straight stretches of the floor.

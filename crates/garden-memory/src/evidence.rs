@@ -294,20 +294,33 @@ fn room_evidence(context: &Context, headroom: Option<&Headroom>) -> Option<Evide
     ))
 }
 
-/// What the verdict cannot exclude: the fastest growth that the samples allow.
-fn blind_spot(context: &Context, claims: &Claims) -> Option<Evidence> {
-    let most =
-        claims.at_most.filter(|_| context.clock != Clock::Sample && context.finding.verdict != Verdict::Growing)?;
+/// Growth that the samples allow.
+fn still_possible(context: &Context, most: &Claim) -> String {
     let left = context.last_step().map(|total| total - context.shape.last()).filter(|&left| left > 0.0);
     let by_the_end = left.map_or_else(String::new, |left| {
         format!(" By the run's last step it would add up to {}.", size(most.value * left))
     });
-    let text = format!(
+    format!(
         "Growth of up to {} cannot be excluded: the samples from {} to {} allow no more (95 %).{by_the_end}",
         rate(context, most.value),
         place(context, most.from),
         place(context, most.to)
-    );
+    )
+}
+
+/// What the verdict cannot exclude: the fastest growth that the samples allow.
+fn blind_spot(context: &Context, claims: &Claims) -> Option<Evidence> {
+    let most =
+        claims.at_most.filter(|_| context.clock != Clock::Sample && context.finding.verdict != Verdict::Growing)?;
+    let text = match most.value > 0.0 {
+        true => still_possible(context, &most),
+        // The whole interval lies below: memory fell.
+        false => format!(
+            "Growth is excluded by the samples from {} to {} (95 %).",
+            place(context, most.from),
+            place(context, most.to)
+        ),
+    };
     let unit = if context.clock == Clock::Step { "bytes/step" } else { "bytes/unit" };
     Some(Evidence::number(text, most.value, unit).over(most.from, most.to))
 }

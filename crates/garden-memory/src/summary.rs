@@ -111,7 +111,7 @@ fn settled(context: &Context, claims: &Claims) -> String {
             (", in ever rarer jumps, like a buffer that fits the largest batch so far,", "bounded")
         }
         Mechanism::WarmUp => (", a warm-up,", "bounded"),
-        _ => ("", "bounded"),
+        _ => (",", "bounded"),
     };
     format!(
         "Memory grew {} until {knee}{how} {}: {}; the level since then is {level}.",
