@@ -233,7 +233,7 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
             }
             Some(_) => scales.rules_out("the number of Python objects did not rise"),
             None => {
-                scales.against.push("not measured: the number of Python objects".into());
+                scales.against.push(unknown(context, Quantity::Objects, "the number of Python objects"));
                 weigh_library(Library::Python, context, scales);
             }
         },
@@ -330,6 +330,14 @@ fn weigh_image_size(context: &Context, scales: &mut Scales) {
     }
 }
 
+/// Why nothing is known of a count during the growth.
+fn unknown(context: &Context, quantity: Quantity, what: &str) -> String {
+    match context.measured.contains(&quantity) {
+        true => format!("counted too seldom during the growth: {what}"),
+        false => format!("not measured: {what}"),
+    }
+}
+
 fn weigh_tensors(context: &Context, scales: &mut Scales) {
     match context.covariate(Quantity::Tensors) {
         Some(c) if c.change >= 0.05 * c.start && c.change >= 1.0 => {
@@ -341,7 +349,7 @@ fn weigh_tensors(context: &Context, scales: &mut Scales) {
             c.start, c.change
         )),
         None => {
-            scales.against.push("not measured: the number of live tensors".into());
+            scales.against.push(unknown(context, Quantity::Tensors, "the number of live tensors"));
             weigh_library(Library::DeepLearning, context, scales);
         }
     }

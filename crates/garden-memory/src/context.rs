@@ -4,18 +4,21 @@
 use std::ops::Range;
 
 use crate::bytes::Bytes;
+use crate::claims::Claims;
 use crate::diagnose::Judged;
 use crate::diagnosis::*;
-use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES};
+use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES, sure_from};
 use crate::libraries::Libraries;
 use crate::segments::Segment;
 use crate::series::{JudgedMemory, Series, Timeline};
 use crate::shape::Shape;
-use crate::stats::{Point, median, quantile};
+use crate::stats::{Point, median, noise_of_differences, quantile};
 use crate::trace::{ProcessTrack, Quantity, RunFacts, Subject, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
+/// So many samples in a row on one side of a fitted line are where memory stands.
+const LAST: usize = 3;
 /// Share of an epoch beyond its end after which the end of a fill shows, or one sample if that takes longer.
 const MARGIN: f64 = 0.06;
 /// The share of leaks among simulated runs called growing, by the passes over the data since the growth began: below so many
@@ -51,6 +54,8 @@ pub(crate) struct Context<'a> {
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
     pub covariates: Vec<Covariate>,
+    /// The quantities of which the trace has samples, however few.
+    pub measured: Vec<Quantity>,
     /// How far memory rises above its surroundings during evaluations, if there are any.
     pub evaluation_height: Option<f64>,
 }
@@ -92,6 +97,7 @@ impl<'a> Context<'a> {
             module: module(trace),
             seconds_per_unit,
             covariates,
+            measured: Quantity::ALL.into_iter().filter(|&quantity| trace.has(quantity)).collect(),
             evaluation_height,
         }
     }
@@ -119,7 +125,7 @@ impl<'a> Context<'a> {
     pub(crate) fn decided_at(&self) -> Option<f64> {
         let end = self.pass_end()?;
         let margin = self.shape.spacing.max(MARGIN * self.epoch()?);
-        let now = self.shape.last();
+        let now = self.now();
         if now < end + margin { Some(end + margin) } else { self.finding.leak_known_at.filter(|&known| known > now) }
     }
 
@@ -129,48 +135,79 @@ impl<'a> Context<'a> {
         end.is_some_and(|(end, epoch)| self.shape.last() > end + self.shape.spacing.max(MARGIN * epoch))
     }
 
-    /// Where a plateau that has just begun will be long enough to count.
+    /// Where a plateau that has just begun will be long enough to count, and sure enough.
     pub(crate) fn plateau_needed(&self) -> Option<f64> {
         let growth = self.finding.growth?;
         let (knee, _, _) = self.finding.knee?;
         let samples = PLATEAU_SAMPLES as f64 * self.shape.spacing;
-        let needed = knee + (PLATEAU_LENGTH * (growth.to - growth.from)).max(samples);
-        Some(needed.max(self.shape.last() + self.shape.spacing))
+        let long_enough = knee + (PLATEAU_LENGTH * (growth.to - growth.from)).max(samples);
+        let sure_enough = sure_from(self.shape, knee, &growth).unwrap_or(knee);
+        Some(long_enough.max(sure_enough).max(self.now() + self.shape.spacing))
     }
 
-    /// The present level of the floor.
+    /// The last sample of the part, whatever the program did then.
+    pub(crate) fn now(&self) -> f64 {
+        self.series.until.max(self.shape.last())
+    }
+
+    /// The run's last step.
+    pub(crate) fn last_step(&self) -> Option<f64> {
+        self.facts.total_steps.filter(|_| self.clock == Clock::Step).map(|steps| steps as f64)
+    }
+
+    /// Where memory stands now.
     pub(crate) fn present(&self) -> f64 {
-        self.shape.present_level()
+        self.level().bytes as f64
     }
 
-    pub(crate) fn level(&self) -> Level {
-        let last = self.shape.segments.last();
-        let recent: &[Point] = match (self.finding.growth, last) {
-            // While memory grows, its level is the present fitted floor; otherwise the typical sample of the last stretch.
-            (Some(_), Some(segment)) if self.finding.verdict == Verdict::Settled => {
-                self.shape.points_between(self.shape.floor[segment.start].x, self.shape.last())
-            }
-            (None, _) => &self.shape.points,
-            _ => &[],
-        };
-        if recent.is_empty() {
-            let (now, noise) = (self.present(), 2.0 * self.shape.noise.sigma);
-            let [bytes, low, high] = [now, now - noise, now + noise].map(|v| Bytes::from_f64(v).0);
-            return Level { bytes, low, high };
+    /// Where the stretch begins at whose level memory rests, if it does.
+    pub(crate) fn rests_since(&self) -> Option<f64> {
+        match (self.finding.verdict, self.shape.segments.last()) {
+            (Verdict::Settled, Some(segment)) => Some(self.shape.floor[segment.start].x),
+            (Verdict::Flat, _) if self.finding.growth.is_none() => Some(self.shape.first()),
+            _ => None,
         }
-        let values: Vec<f64> = recent.iter().map(|p| p.y).collect();
-        let [bytes, low, high] = [0.5, 0.025, 0.975].map(|share| Bytes::from_f64(quantile(&values, share)).0);
-        Level { bytes, low, high }
     }
 
-    pub(crate) fn growth(&self) -> Growth {
-        let Some(growth) = self.finding.growth else { return Growth::default() };
+    /// The typical sample of the stretch in which memory rests; while it moves, the floor's fitted line at the end, raised to where
+    /// samples typically lie. The last three samples say more than any line where they all lie on one side of it.
+    pub(crate) fn level(&self) -> Level {
+        let shape = self.shape;
+        let in_bytes = |[level, low, high]: [f64; 3]| {
+            let [bytes, low, high] = [level, low, high].map(|value| Bytes::from_f64(value).0);
+            Level { bytes, low, high }
+        };
+        if let Some(from) = self.rests_since() {
+            let values: Vec<f64> = shape.points_between(from, shape.last()).iter().map(|p| p.y).collect();
+            return in_bytes([0.5, 0.025, 0.975].map(|share| quantile(&values, share)));
+        }
+        let noise = 2.0 * shape.noise.sigma;
+        let Some(segment) = shape.segments.last() else { return in_bytes([0.0; 3]) };
+        let now = segment.line.at(shape.last());
+        if matches!(shape.waves, Waves::Teeth(_)) {
+            // Lows are the lowest of their neighbours' noise.
+            let below = 2.0 * noise_of_differences(&shape.points);
+            return in_bytes([now, now - noise, now + noise + below]);
+        }
+        let recent = shape.points_between(shape.floor[segment.start].x, shape.last());
+        let above: Vec<f64> = recent.iter().map(|p| p.y - segment.line.at(p.x)).collect();
+        let [level, low, high] =
+            [0.5, 0.025, 0.975].map(|share| segment.line.at(shape.last()) + quantile(&above, share));
+        let last = &shape.points[shape.points.len().saturating_sub(LAST)..];
+        let (lowest, highest) =
+            last.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p.y), high.max(p.y)));
+        let level = if last.len() < LAST { level } else { level.max(lowest).min(highest) };
+        in_bytes([level, low.min(now - noise).min(level), high.max(now + noise).max(level)])
+    }
+
+    pub(crate) fn growth(&self, claims: &Claims) -> Growth {
+        let Some((growth, pace)) = self.finding.growth.zip(claims.pace) else { return Growth::default() };
         let per_step = self.clock == Clock::Step;
         let per_second = self.seconds_per_unit.map(|seconds| growth.rate.value / seconds);
         Growth {
             bytes_per_step: per_step.then_some(growth.rate.value),
-            low: Some(growth.rate.low),
-            high: Some(growth.rate.high),
+            low: pace.low,
+            high: pace.high,
             bytes_per_second: per_second.filter(|rate| rate.is_finite()),
             bytes_per_example: self.bytes_per_example(),
         }
@@ -205,7 +242,7 @@ impl<'a> Context<'a> {
             let from = phases.last().map_or(shape.first(), |previous| previous.to);
             let to = shape.segments.get(k + 1).map_or(shape.last(), |next| self.border(segment, next));
             let (start, end) = (shape.start_level(segment), shape.end_level(segment));
-            let error = Trend::of(points).map_or(0.0, |trend| trend.at_most(1.96) - trend.slope);
+            let error = Trend::of(points).map_or(0.0, |trend| trend.rate(shape.resolution).high - trend.slope);
             let moved = (end - start).abs() >= shape.material().min(0.05 * self.whole_range()).max(shape.noise.sigma);
             let kind = match segment.line.slope {
                 slope if moved && slope - error > 0.0 => PhaseKind::Growth,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::advice::{advice, advice_for_too_few};
 use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
+use crate::claims::Claims;
 use crate::context::{Context, covariate, evaluation_height};
 use crate::diagnosis::*;
 use crate::evidence::evidence;
@@ -12,7 +13,7 @@ use crate::forecast::forecast;
 use crate::headroom::headroom;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
 use crate::passes::{Endless, Passes};
-use crate::phrasing::{about_bounds, out_of_order};
+use crate::phrasing::{about_bounds, about_the_clock, out_of_order};
 use crate::processes::{changes, process_evidence};
 use crate::sensitivity::sensitivity;
 use crate::series::{JudgedMemory, Series, Timeline, seconds_per_unit, split_at_restarts};
@@ -104,6 +105,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     diagnosis.input.judged = (!trace.is_empty()).then_some(judged.memory);
     diagnosis.input.column = diagnosis.input.judged.map(|memory| memory.column_names(trace));
     diagnosis.input.notes.extend(about_bounds(judged.series.bounds, samples_judged));
+    diagnosis.input.notes.extend(about_the_clock(timeline.set_back, timeline.is_shuffled, clock));
     if judged.series.out_of_order > 0 {
         diagnosis.input.skipped += judged.series.out_of_order;
         diagnosis.input.notes.push(out_of_order(judged.series.out_of_order, clock));
@@ -282,10 +284,9 @@ fn judge_as_part(
     let summary = match &judged.shape {
         Some(shape) => {
             let context = Context::gather(trace, part, timeline, &judged, shape, facts, None);
-            {
-                let forecast = forecast(&context);
-                summary(&context, &forecast, headroom(&context, &forecast).as_ref())
-            }
+            let claims = Claims::of(&context);
+            let forecast = forecast(&context, &claims);
+            summary(&context, &claims, &forecast, headroom(&context, &forecast).as_ref())
         }
         None => too_few(judged.series.points.len()),
     };
@@ -303,20 +304,22 @@ fn judge_as_part(
 /// Turns the findings into a diagnosis.
 fn tell(context: &Context) -> Diagnosis {
     let finding = context.finding;
-    let forecast = forecast(context);
+    let claims = Claims::of(context);
+    let forecast = forecast(context, &claims);
     let (causes, ruled_out) = weigh_causes(context);
     let likelihood = context.likelihood();
-    let (headroom, sensitivity) = (headroom(context, &forecast), sensitivity(context));
+    let (headroom, sensitivity) = (headroom(context, &forecast), sensitivity(context, &claims));
     Diagnosis {
         verdict: finding.verdict,
         mechanism: finding.mechanism,
         confidence: Some(context.confidence()),
-        summary: summary(context, &forecast, headroom.as_ref()),
+        summary: summary(context, &claims, &forecast, headroom.as_ref()),
         likelihood,
-        growth: context.growth(),
+        growth: context.growth(&claims),
         knee: context.knee(),
         level: Some(context.level()),
-        evidence: evidence(context, likelihood.as_ref(), headroom.as_ref(), sensitivity.as_ref()),
+        claims: claims.list(context, &forecast),
+        evidence: evidence(context, &claims, likelihood.as_ref(), headroom.as_ref()),
         advice: advice(context, &forecast, headroom.as_ref(), &causes),
         forecast,
         headroom,
@@ -350,6 +353,7 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         phases: Vec::new(),
         causes: Vec::new(),
         ruled_out: Vec::new(),
+        claims: Vec::new(),
         evidence: Vec::new(),
         advice: advice_for_too_few(),
         processes: Vec::new(),

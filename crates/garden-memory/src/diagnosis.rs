@@ -200,7 +200,7 @@ pub struct Headroom {
     pub in_reach: bool,
 }
 
-/// The slowest leak that would have shown in this trace.
+/// The fastest growth that the samples of a reassuring verdict allow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
     /// Bytes per training step; `None` without steps.
@@ -242,6 +242,43 @@ pub struct Phase {
     pub low: f64,
     /// Upper end of the slope's 95 % interval.
     pub high: f64,
+}
+
+/// What a claim is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantified {
+    /// The level of the floor, in bytes.
+    Level,
+    /// The mean rate at which the floor moved over the stretch, in bytes per unit of the clock.
+    Rate,
+    /// What the floor gained over the stretch, in bytes; negative if it fell.
+    Change,
+    /// The place on the clock at which a growth ended.
+    End,
+    /// The fastest mean growth over the stretch that the samples allow, in bytes per unit of the clock: a bound, so it has no lower end.
+    RateAtMost,
+    /// The level at the end of the stretch, which lies ahead, if the growth ends with the pass over the data; in bytes.
+    LevelIfBounded,
+    /// The level at the end of the stretch, which lies ahead, if the growth goes on; in bytes.
+    LevelIfEndless,
+}
+
+/// A number that the report states, with its 95 % interval and the stretch of the clock that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// What it is about.
+    pub quantity: Quantified,
+    /// The estimate.
+    pub value: f64,
+    /// Lower end of the 95 % interval; `None` where only an upper bound is known.
+    pub low: Option<f64>,
+    /// Upper end of the 95 % interval, or the bound; `None` where there is none.
+    pub high: Option<f64>,
+    /// Where the stretch begins, on the diagnosis's clock.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
 }
 
 /// A statement, the number behind it, and where in the trace it was found.
@@ -442,7 +479,7 @@ pub struct Diagnosis {
     pub forecast: Forecast,
     /// The room left below the limit; `None` without a limit.
     pub headroom: Option<Headroom>,
-    /// If the verdict reassures: the slowest leak that would have shown.
+    /// If the verdict reassures: the fastest growth that the samples still allow.
     pub sensitivity: Option<Sensitivity>,
     /// What the horizontal axis counts.
     pub clock: Clock,
@@ -452,6 +489,8 @@ pub struct Diagnosis {
     pub causes: Vec<Cause>,
     /// Causes that the numbers exclude.
     pub ruled_out: Vec<RuledOut>,
+    /// The numbers that the sentences state, with their intervals: sentences are made of these.
+    pub claims: Vec<Claim>,
     /// What the verdict rests on.
     pub evidence: Vec<Evidence>,
     /// The advice, most important first.

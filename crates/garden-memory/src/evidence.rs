@@ -1,9 +1,9 @@
 //! The evidence for a verdict: one sentence and one number for each observation.
 
 use crate::bytes::{MIB, format_change};
+use crate::claims::{Claims, at_last_step};
 use crate::context::{Context, Covariate};
-use crate::diagnosis::{Clock, Evidence, Headroom, Likelihood, Mechanism, Sensitivity, Verdict};
-use crate::growth::Stretch;
+use crate::diagnosis::{Claim, Clock, Evidence, Headroom, Likelihood, Mechanism, Verdict};
 use crate::headroom::is_at_the_cap;
 use crate::libraries::Library;
 use crate::number::counted;
@@ -16,39 +16,31 @@ use crate::waves::Waves;
 /// The evidence for the verdict.
 pub(crate) fn evidence(
     context: &Context,
+    claims: &Claims,
     likelihood: Option<&Likelihood>,
     headroom: Option<&Headroom>,
-    sensitivity: Option<&Sensitivity>,
 ) -> Vec<Evidence> {
     let mut list = Vec::new();
     let finding = context.finding;
-    if let Some(earlier) = finding.earlier {
-        list.push(
-            Evidence::number(
-                format!(
-                    "Two growths: one of {} ended at {}; another of {} continues underneath and decides.",
-                    rate(context, earlier.rate.value),
-                    place(context, earlier.to),
-                    rate(context, finding.growth.map_or(0.0, |g| g.rate.value))
-                ),
-                earlier.rate.value,
-                "bytes per clock unit",
-            )
-            .over(earlier.from, earlier.to),
+    if let Some((earlier, now)) = claims.earlier.zip(claims.pace) {
+        let text = format!(
+            "Two growths: one of {} ended at {}; another of {} continues underneath and decides.",
+            rate(context, earlier.value),
+            place(context, earlier.to),
+            rate(context, now.value)
         );
+        list.push(Evidence::number(text, earlier.value, "bytes per clock unit").over(earlier.from, earlier.to));
     }
-    if let Some(start) = finding.start_up {
+    if let Some(start) = claims.start_up {
         let text = format!(
             "Start-up: memory rose by {} until {} and counts as part of the level.",
-            size(start.rise),
+            start.bytes(),
             place(context, start.to)
         );
-        list.push(Evidence::number(text, start.rise, "bytes").over(start.from, start.to));
+        list.push(Evidence::number(text, start.value, "bytes").over(start.from, start.to));
     }
-    if let Some(growth) = finding.growth {
-        list.push(growth_evidence(context, &growth));
-    }
-    list.extend(knee_evidence(context));
+    list.extend(growth_evidence(context, claims));
+    list.extend(knee_evidence(context, claims));
     list.extend(example_evidence(context));
     list.extend(component_evidence(context));
     list.extend(count_evidence(context));
@@ -61,7 +53,7 @@ pub(crate) fn evidence(
         );
         Evidence::number(text, stairs.step, "bytes")
     }));
-    list.extend(end_of_run(context));
+    list.extend(end_of_run(context, claims));
     if finding.verdict == Verdict::Leak && finding.endless {
         list.push(Evidence::words(
             "No passes over data are known. Growth that has lasted so long (--leak-after), has added a tenth of the limit (or a \
@@ -87,7 +79,7 @@ pub(crate) fn evidence(
     list.extend(creep_evidence(context));
     list.extend(whose_memory(context).map(Evidence::words));
     list.extend(room_evidence(context, headroom));
-    list.extend(sensitivity.and_then(|least| blind_spot(context, least)));
+    list.extend(blind_spot(context, claims));
     if context.shape.points.len() < 12 {
         list.push(Evidence::words(format!(
             "{} samples show a straight line or its end, but not slow curvature, waves shorter than {:.0} {}s or \
@@ -100,33 +92,34 @@ pub(crate) fn evidence(
     list
 }
 
-fn growth_evidence(context: &Context, growth: &Stretch) -> Evidence {
+fn growth_evidence(context: &Context, claims: &Claims) -> Option<Evidence> {
+    let (rise, pace) = claims.rise.zip(claims.pace)?;
     let ended = if context.finding.verdict == Verdict::Settled { "rose" } else { "has risen" };
-    let factor = if context.clock == Clock::Time { 60.0 } else { 1.0 };
-    let pace = match growth.is_jump {
-        true => "in one jump".into(),
-        false => format!(
-            "at {} (95 %: {} to {})",
-            rate(context, growth.rate.value),
-            format_change(factor * growth.rate.low),
-            format_change(factor * growth.rate.high)
-        ),
+    let lately = match pace.from > rise.from {
+        true => format!("since {} ", place(context, pace.from)),
+        false => String::new(),
     };
-    let text = format!(
-        "From {} to {} the floor {ended} by {}, {pace}.",
-        place(context, growth.from),
-        place(context, growth.to),
-        size(growth.rise),
-    );
+    let how = match context.finding.growth.is_some_and(|growth| growth.is_jump) {
+        true => "in one jump".into(),
+        false => format!("{lately}at {}{}", rate(context, pace.value), interval(context, &pace)),
+    };
+    let (from, to) = (place(context, rise.from), place(context, rise.to));
+    let text = format!("From {from} to {to} the floor {ended} by {}, {how}.", rise.bytes());
     let unit = if context.clock == Clock::Step { "bytes/step" } else { "bytes/unit" };
-    Evidence::number(text, growth.rate.value, unit).over(growth.from, growth.to)
+    Some(Evidence::number(text, pace.value, unit).over(rise.from, rise.to))
 }
 
-fn knee_evidence(context: &Context) -> Option<Evidence> {
-    // Of two growths, the end of the faster is reported with the slower.
-    let (at, low, high) = context.finding.knee.filter(|_| context.finding.earlier.is_none())?;
-    let after = context.shape.points_between(at, context.shape.last());
-    let change = after.last()?.y - after.first()?.y;
+/// The interval of a rate, in the words' unit.
+fn interval(context: &Context, pace: &Claim) -> String {
+    let factor = if context.clock == Clock::Time { 60.0 } else { 1.0 };
+    let (Some(low), Some(high)) = (pace.low, pace.high) else { return String::new() };
+    format!(" (95 %: {} to {})", format_change(factor * low), format_change(factor * high))
+}
+
+fn knee_evidence(context: &Context, claims: &Claims) -> Option<Evidence> {
+    let end = claims.end?;
+    let from = claims.since.map_or(end.value, |since| since.from);
+    let after = context.shape.points_between(from, context.shape.last()).len();
     let aligned = match context.pass_end() {
         Some(end) if context.finding.aligned => {
             format!(" The first pass over the data ends at step {end:.0}: the two coincide.")
@@ -134,21 +127,25 @@ fn knee_evidence(context: &Context) -> Option<Evidence> {
         Some(end) => format!(" The first pass over the data ends at step {end:.0}: the two do not coincide."),
         None => String::new(),
     };
-    Some(
-        Evidence::number(
-            format!(
-                "Growth ended at {} (between {} and {}); over the {} since, memory moved by {}.{aligned}",
-                place(context, at),
-                place(context, low),
-                place(context, high),
-                counted(after.len(), "sample"),
-                format_change(change)
-            ),
-            at,
-            "place on the clock",
+    let moved = claims.since.map_or(String::new(), |since| {
+        let between = since
+            .low
+            .zip(since.high)
+            .map_or(String::new(), |(low, high)| format!(" (95 %: {} to {})", format_change(low), format_change(high)));
+        format!(
+            "; over the {} since, memory moved by {}{between}",
+            counted(after, "sample"),
+            format_change(since.value)
         )
-        .over(at, context.shape.last()),
-    )
+    });
+    let (low, high) = (end.low.unwrap_or(end.value), end.high.unwrap_or(end.value));
+    let text = format!(
+        "Growth ended at {} (between {} and {}){moved}.{aligned}",
+        place(context, end.value),
+        place(context, low),
+        place(context, high),
+    );
+    Some(Evidence::number(text, end.value, "place on the clock").over(end.value, context.shape.last()))
 }
 
 fn example_evidence(context: &Context) -> Option<Evidence> {
@@ -258,25 +255,16 @@ fn wave_evidence(context: &Context) -> Option<Evidence> {
 }
 
 /// The level at the run's last step if the growth never ends.
-fn end_of_run(context: &Context) -> Option<Evidence> {
-    let growth =
-        context.finding.growth.filter(|_| matches!(context.finding.verdict, Verdict::Growing | Verdict::Leak))?;
-    let last = context.facts.total_steps.filter(|_| context.clock == Clock::Step)? as f64;
-    let left = last - context.shape.last();
-    if left <= 0.0 || context.finding.pausing {
-        return None;
-    }
-    let then = context.present() + growth.rate.value * left;
+fn end_of_run(context: &Context, claims: &Claims) -> Option<Evidence> {
+    let then = at_last_step(context, claims)?;
     let fits = match context.facts.memory_limit {
-        Some(limit) if then > limit.as_f64() => format!(", above the limit of {limit}"),
+        Some(limit) if then.value > limit.as_f64() => format!(", above the limit of {limit}"),
         Some(limit) => format!(", below the limit of {limit}"),
         None => String::new(),
     };
-    Some(Evidence::number(
-        format!("At this rate memory would reach {} by the run's last step ({last:.0}){fits}.", size(then)),
-        then,
-        "bytes",
-    ))
+    let text =
+        format!("At this rate memory would reach {} by the run's last step ({:.0}){fits}.", then.bytes(), then.to);
+    Some(Evidence::number(text, then.value, "bytes"))
 }
 
 /// Whose memory it is, where that is not a process's.
@@ -306,30 +294,42 @@ fn room_evidence(context: &Context, headroom: Option<&Headroom>) -> Option<Evide
     ))
 }
 
-/// What the verdict cannot exclude.
-fn blind_spot(context: &Context, least: &Sensitivity) -> Option<Evidence> {
-    let per_unit = match context.clock {
-        Clock::Time => least.bytes_per_second?,
-        Clock::Step => least.bytes_per_step?,
-        Clock::Sample => return None,
+/// Growth that the samples allow.
+fn still_possible(context: &Context, most: &Claim) -> String {
+    let left = context.last_step().map(|total| total - context.shape.last()).filter(|&left| left > 0.0);
+    let by_the_end = left.map_or_else(String::new, |left| {
+        format!(" By the run's last step it would add up to {}.", size(most.value * left))
+    });
+    format!(
+        "Growth of up to {} cannot be excluded: the samples from {} to {} allow no more (95 %).{by_the_end}",
+        rate(context, most.value),
+        place(context, most.from),
+        place(context, most.to)
+    )
+}
+
+/// What the verdict cannot exclude: the fastest growth that the samples allow.
+fn blind_spot(context: &Context, claims: &Claims) -> Option<Evidence> {
+    let most =
+        claims.at_most.filter(|_| context.clock != Clock::Sample && context.finding.verdict != Verdict::Growing)?;
+    let text = match most.value > 0.0 {
+        true => still_possible(context, &most),
+        // The whole interval lies below: memory fell.
+        false => format!(
+            "Growth is excluded by the samples from {} to {} (95 %).",
+            place(context, most.from),
+            place(context, most.to)
+        ),
     };
-    let left = context.facts.total_steps.filter(|_| context.clock == Clock::Step).map(|total| total as f64);
-    let by_the_end =
-        left.map(|total| total - context.shape.last()).filter(|&left| left > 0.0).map_or_else(String::new, |left| {
-            format!(" By the run's last step it would add up to {}.", size(per_unit * left))
-        });
-    Some(Evidence::number(
-        format!("A leak below {} would not show here.{by_the_end}", rate(context, per_unit)),
-        per_unit,
-        if context.clock == Clock::Step { "bytes/step" } else { "bytes/unit" },
-    ))
+    let unit = if context.clock == Clock::Step { "bytes/step" } else { "bytes/unit" };
+    Some(Evidence::number(text, most.value, unit).over(most.from, most.to))
 }
 
 /// The smallest creep worth mentioning: a few arenas of Python's allocator.
-const CREEP: f64 = 4.0 * MIB as f64;
+pub(crate) const CREEP: f64 = 4.0 * MIB as f64;
 
 /// The trend of a floor that creeps up by too little to be called growth: of the whole trace, or since the growth ended.
-pub(crate) fn creep(context: &Context) -> Option<Trend> {
+fn creep(context: &Context) -> Option<Trend> {
     let shape = context.shape;
     let from = match context.finding.verdict {
         Verdict::Flat | Verdict::Sawtooth => shape.first(),

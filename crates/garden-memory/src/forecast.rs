@@ -1,15 +1,15 @@
 //! The forecast: where a bounded growth will end, and when an unbounded one reaches the limit.
 
 use crate::bytes::Bytes;
+use crate::claims::Claims;
 use crate::context::Context;
-use crate::diagnosis::{Clock, Exhaustion, Forecast, Mechanism, Plateau, Verdict};
-use crate::growth::Stretch;
+use crate::diagnosis::{Claim, Clock, Exhaustion, Forecast, Mechanism, Plateau, Verdict};
 
 /// The forecast that the finding allows; the unknowable stays `None`.
-pub(crate) fn forecast(context: &Context) -> Forecast {
+pub(crate) fn forecast(context: &Context, claims: &Claims) -> Forecast {
     let limit_bytes = context.facts.memory_limit.map(|limit| limit.0);
     let mut forecast = Forecast { limit_bytes, ..Forecast::default() };
-    let Some(growth) = context.finding.growth else { return forecast };
+    let Some(pace) = claims.pace else { return forecast };
     match context.finding.verdict {
         Verdict::Settled => forecast.if_bounded = settled(context),
         Verdict::Growing if context.finding.pausing => {
@@ -17,11 +17,11 @@ pub(crate) fn forecast(context: &Context) -> Forecast {
             forecast.decided_by_step = on_steps(context, context.plateau_needed());
         }
         Verdict::Growing => {
-            forecast.if_bounded = end_of_pass(context, &growth);
-            forecast.if_unbounded = exhaustion(context, &growth);
+            forecast.if_bounded = end_of_pass(context, &pace);
+            forecast.if_unbounded = exhaustion(context, &pace);
             forecast.decided_by_step = on_steps(context, context.decided_at());
         }
-        Verdict::Leak => forecast.if_unbounded = exhaustion(context, &growth),
+        Verdict::Leak => forecast.if_unbounded = exhaustion(context, &pace),
         _ => {}
     }
     // The kernel reclaims clean file pages before it kills anything.
@@ -44,38 +44,37 @@ fn settled(context: &Context) -> Option<Plateau> {
 }
 
 /// The plateau at the end of the present pass over the data; unknown without an epoch, or beyond the pass.
-fn end_of_pass(context: &Context, growth: &Stretch) -> Option<Plateau> {
+fn end_of_pass(context: &Context, pace: &Claim) -> Option<Plateau> {
     let end = context.pass_end()?;
     let left = end - context.shape.last();
     if left < 0.0 {
         return None;
     }
-    let now = context.present();
-    let at = |rate: f64| Bytes::from_f64(now + rate * left).0;
-    let noise = (2.0 * context.shape.noise.sigma) as u64;
+    let now = context.level();
+    let at = |level: u64, rate: f64| Bytes::from_f64(level as f64 + rate * left).0;
     Some(Plateau {
         step: on_steps(context, Some(end)),
-        bytes: at(growth.rate.value),
-        low: at(growth.rate.low).saturating_sub(noise),
-        high: at(growth.rate.high).saturating_add(noise),
+        bytes: at(now.bytes, pace.value),
+        low: at(now.low, pace.low.unwrap_or(pace.value)),
+        high: at(now.high, pace.high.unwrap_or(pace.value)),
     })
 }
 
 /// When the limit is reached at the present rate.
-fn exhaustion(context: &Context, growth: &Stretch) -> Option<Exhaustion> {
+fn exhaustion(context: &Context, pace: &Claim) -> Option<Exhaustion> {
     let limit = context.facts.memory_limit?.as_f64();
     let left = limit - context.present();
-    if growth.rate.value <= 0.0 || left <= 0.0 {
+    if pace.value <= 0.0 || left <= 0.0 {
         return None;
     }
     // Steps count from the beginning of the run, times from now on.
     let now = if context.clock == Clock::Step { context.shape.last() } else { 0.0 };
     let place = |rate: f64| now + left / rate;
-    let high = (growth.rate.low > 0.0).then(|| place(growth.rate.low).ceil());
+    let high = pace.low.filter(|&low| low > 0.0).map(|low| place(low).ceil());
     Some(Exhaustion {
-        step: (context.clock == Clock::Step).then(|| place(growth.rate.value).floor()),
-        low: place(growth.rate.high.max(growth.rate.value)).floor(),
+        step: (context.clock == Clock::Step).then(|| place(pace.value).floor()),
+        low: place(pace.high.unwrap_or(pace.value).max(pace.value)).floor(),
         high,
-        time_s: context.seconds_per_unit.map(|seconds| left / growth.rate.value * seconds),
+        time_s: context.seconds_per_unit.map(|seconds| left / pace.value * seconds),
     })
 }

@@ -5,7 +5,7 @@ use crate::stats::{Line, Point, Rate, theil_sen};
 use crate::waves::Waves;
 
 /// A growth breaks where its rate falls to this share.
-const BREAK: f64 = 1.0 / 3.0;
+pub(crate) const BREAK: f64 = 1.0 / 3.0;
 /// A rise of which this share happens between two neighbouring lows is a jump.
 const JUMP: f64 = 0.7;
 /// A slower stretch shorter than this share of the trace does not separate two growths.
@@ -13,7 +13,7 @@ const SHORT: f64 = 0.05;
 /// Share of a growth in pieces that may come after its end.
 const PIECES_LEFT: f64 = 1.0 / 3.0;
 /// Growth after the knee may be at most this share of the growth before it.
-const AFTER_KNEE: f64 = 0.15;
+pub(crate) const AFTER_KNEE: f64 = 0.15;
 
 /// A growth of the floor, on the clock.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Stretch {
     pub to: f64,
     pub rise: f64,
     pub rate: Rate,
+    /// Where the stretch begins that the rate is of: a growth that changed its pace goes on at the present one.
+    pub paced_from: f64,
     /// Whether it is one jump between two plateaus rather than a climb.
     pub is_jump: bool,
 }
@@ -84,7 +86,8 @@ pub(crate) fn ended_in_pieces(shape: &Shape) -> Option<Break> {
     let segment = (foot + 1..shape.segments.len()).find(|&k| top - level(k) <= PIECES_LEFT * rise)?;
     let (from, to) = (shape.floor[shape.segments[foot].start].x, shape.floor[shape.segments[segment].start].x);
     let value = rise / (to - from).max(shape.spacing);
-    let growth = Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, is_jump: false };
+    let growth =
+        Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, paced_from: from, is_jump: false };
     Some(Break { segment, growth, after: top - level(segment) })
 }
 
@@ -94,8 +97,16 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     let jump = shape.start_level(&shape.segments[next]) - shape.end_level(before);
     if jump > JUMP * rise {
         let (from, to) = (shape.floor[before.end - 1].x, shape.floor[shape.segments[next].start].x);
+        let rise = jump;
         let value = jump / (to - from).max(shape.spacing);
-        return Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, is_jump: true };
+        return Stretch {
+            from,
+            to,
+            rise,
+            rate: Rate { value, low: value, high: value },
+            paced_from: from,
+            is_jump: true,
+        };
     }
     let from = shape.floor[shape.segments[first].start].x;
     let to = refine_knee(shape, next).0;
@@ -105,7 +116,7 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     // A fit whose very sign is uncertain says nothing: the growth came in jumps.
     let fitted = rate_between(shape, from, to).filter(|rate| enough && rate.low > 0.0);
     let rate = fitted.unwrap_or(Rate { value: plain, low: plain, high: plain });
-    Stretch { from, to, rise, rate, is_jump: false }
+    Stretch { from, to, rise, rate, paced_from: from, is_jump: false }
 }
 
 /// Walks back from segment `last` over growing segments; a long enough stretch below a third of the later pace ends the walk.
@@ -135,7 +146,7 @@ pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
 
 pub(crate) fn stretch(shape: &Shape, from: f64, to: f64) -> Stretch {
     let rate = rate_between(shape, from, to).unwrap_or_default();
-    Stretch { from, to, rise: rate.value * (to - from), rate, is_jump: false }
+    Stretch { from, to, rise: rate.value * (to - from), rate, paced_from: from, is_jump: false }
 }
 
 /// The robust rate over a stretch: of the floor, or of all samples where the floor has too few points.

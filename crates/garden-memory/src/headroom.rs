@@ -35,7 +35,9 @@ fn largest_spike(shape: &Shape, aside: &[Point]) -> f64 {
     let above = |point: &Point| {
         let at = shape.segments.partition_point(|segment| shape.floor[segment.end - 1].x < point.x);
         let segment = shape.segments.get(at).or(shape.segments.last())?;
-        Some(point.y - segment.line.at(point.x))
+        // Before its first low and after its last a line says nothing: there may be a gap.
+        let (start, end) = (shape.floor[segment.start].x, shape.floor[segment.end - 1].x);
+        Some(point.y - segment.line.at(point.x.clamp(start, end)))
     };
     shape.points.iter().chain(aside).filter_map(above).fold(0.0, f64::max)
 }

@@ -4,8 +4,10 @@
 //! explanation (`leak.rs`)?
 
 use crate::diagnosis::{Mechanism, Verdict};
+use crate::drift::{change, drift, most_since};
 use crate::growth::{
-    Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee, rises_now, stretch,
+    AFTER_KNEE, BREAK, Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee,
+    rises_now, stretch,
 };
 use crate::jumps::Jumps;
 use crate::leak::{LeakTest, UNDIMINISHED};
@@ -13,6 +15,7 @@ use crate::passes::Passes;
 use crate::record_highs::thins_out;
 use crate::segments::Segment;
 use crate::shape::Shape;
+use crate::silence::stopped_at;
 use crate::stats::{Point, Rate, median, theil_sen};
 use crate::sublinear::{law_explains, power_of_time};
 use crate::trend::{Bend, Trend};
@@ -203,9 +206,14 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     let fill = broken.growth;
     let place = if fill.is_jump { (fill.to, fill.from, fill.to) } else { refine_knee(shape, broken.segment) };
     let tail = &shape.floor[shape.segments[broken.segment].start..];
-    if broken.after > broken.may_follow(shape) || rises_underneath(shape, tail) {
+    let goes_on = broken.after > broken.may_follow(shape) || rises_underneath(shape, tail);
+    if goes_on || has_surely_risen(shape, tail[0].x, &fill) {
         let mut finding = still_growing(shape, broken.segment, Some(fill), passes);
-        finding.knee = Some(place);
+        let whole = (!goes_on).then(|| still_growing(shape, 0, None, passes));
+        if let Some(leak) = whole.filter(|whole| whole.verdict == Verdict::Leak) {
+            return leak;
+        }
+        finding.knee = finding.knee.or(Some(place));
         // One curve that slows down is not two growths.
         return if finding.slowing { still_growing(shape, 0, None, passes) } else { finding };
     }
@@ -214,11 +222,16 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
         return still_growing(shape, 0, None, passes);
     }
     let border = shape.floor[shape.segments[broken.segment].start].x;
-    let ended = shape.points_between(border, shape.last()).len() >= PLATEAU_SAMPLES
+    let is_long = shape.points_between(border, shape.last()).len() >= PLATEAU_SAMPLES
         && shape.last() - place.0 >= PLATEAU_LENGTH * (fill.to - fill.from);
-    if ended && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level() {
+    if is_long
+        && !has_gained(shape, place.2)
+        && place.0 - shape.first() <= START_UP * shape.length()
+        && fill.rise <= START_UP * shape.present_level()
+    {
         return Finding { start_up: Some(fill), ..quiet(shape) };
     }
+    let ended = is_long && is_surely_over(shape, border, &fill);
     // A leak in lumps pauses after each lump: growth that has outlived every bounded explanation does not end so soon.
     if !ended {
         let going_on = still_growing(shape, 0, None, passes);
@@ -274,6 +287,38 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
         pausing: !ended,
         ..Finding::nothing()
     }
+}
+
+/// Whether the floor has surely gained a material amount since a place, noise aside.
+fn has_gained(shape: &Shape, since: f64) -> bool {
+    let gained = change(shape, since, shape.last());
+    gained.is_some_and(|gained| gained.low > 0.0 && gained.value >= shape.material_without_noise())
+}
+
+/// Whether the floor has surely gained more since a growth broke than may follow its end, noise aside, and still does.
+fn has_surely_risen(shape: &Shape, since: f64, fill: &Stretch) -> bool {
+    let least = (AFTER_KNEE * fill.rise).max(shape.material_without_noise());
+    let now = shape.last();
+    let still_rises = || drift(shape, 0.5 * (since + now), now).is_some_and(|rate| rate.low > 0.0);
+    change(shape, since, now).is_some_and(|gained| gained.low > 0.0 && gained.value > least) && still_rises()
+}
+
+/// Whether the samples of a plateau exclude that the growth before it goes on, be it at a third of its pace: what is slower is no part of
+/// it, and is reported as still possible.
+fn is_surely_over(shape: &Shape, plateau: f64, fill: &Stretch) -> bool {
+    most_since(shape, plateau).is_some_and(|most| most < BREAK * pace_of(shape, fill))
+}
+
+/// The mean pace of a growth: one in jumps has no other.
+fn pace_of(shape: &Shape, fill: &Stretch) -> f64 {
+    fill.rise / (fill.to - fill.from).max(shape.spacing)
+}
+
+/// Where a plateau will be sure enough, if it stays as it is: the error of its slope falls with the power 3/2 of its length.
+pub(crate) fn sure_from(shape: &Shape, plateau: f64, fill: &Stretch) -> Option<f64> {
+    let share = most_since(shape, plateau)? / (BREAK * pace_of(shape, fill));
+    let length = shape.last() - plateau;
+    Some(plateau + length * share.max(1.0).powf(2.0 / 3.0)).filter(|place| place.is_finite())
 }
 
 /// Whether the last samples stand above a plateau by a material amount, as none on it does: no spike, but a new growth.
@@ -374,7 +419,11 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     let leak = passes.length().map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let holds = has_trend(shape) && leak.as_ref().is_some_and(|test| test.holds(shape));
     let is_endless = matches!(passes, Passes::None(rule) if rule.holds(shape, start));
-    let is_leak = holds || is_endless || was_a_leak(shape, start, passes);
+    let is_unbounded = holds || is_endless || was_a_leak(shape, start, passes);
+    // The capacity of a list rests the longer the larger it is.
+    let doubles = || leak.as_ref().is_some_and(|test| test.outgrows_its_capacity(shape));
+    let stopped = stopped_at(shape, start).filter(|_| is_unbounded && !doubles());
+    let is_leak = is_unbounded && stopped.is_none();
     let bend = Bend::of(whole);
     let bends = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
     let origin = if late { start } else { shape.origin() };
@@ -382,8 +431,8 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     let slowing = !is_leak && !keeps_its_last_pace(shape, start) && (bends || law());
     let is_faster = bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE));
     let present = match &leak {
-        // Growth that changed its pace goes on at the present one.
-        _ if slowing || is_faster => shape.floor[shape.segments[last].start].x,
+        // Growth that surely changed its pace goes on at the present one.
+        _ if (slowing || is_faster) && has_changed_its_pace(shape, start) => shape.floor[shape.segments[last].start].x,
         Some(test) if holds => test.window_start,
         _ => start,
     };
@@ -391,6 +440,7 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     // Up to now, as the rate is: the last low may lie a little before.
     growth.rise = shape.segments[last].line.at(now) - shape.start_level(&shape.segments[first]);
     growth.rate = rate_between(shape, present, now).unwrap_or(growth.rate);
+    growth.paced_from = present;
     if growth.rate.low <= 0.0 {
         // The median slope of a growth in a few jumps is that of the plateaus between them; its line has a slope of its own.
         let mean = growth.rise / (now - start).max(shape.spacing);
@@ -408,6 +458,8 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
         verdict: if is_leak { Verdict::Leak } else { Verdict::Growing },
         mechanism,
         growth: Some(growth),
+        knee: stopped.map(|(last, before)| (last, before, last)),
+        pausing: stopped.is_some(),
         earlier,
         late,
         slowing,
@@ -416,6 +468,15 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
         power: if slowing { power_of_time(shape.floor_between(origin, now), origin) } else { None },
         ..Finding::nothing()
     }
+}
+
+/// Whether the last straight stretch of a growth is surely of another pace than the whole: a short one shows little of its own.
+fn has_changed_its_pace(shape: &Shape, start: f64) -> bool {
+    let latest = shape.segments.last().map_or(start, |segment| shape.floor[segment.start].x);
+    let (Some(whole), Some(last)) = (drift(shape, start, shape.last()), drift(shape, latest, shape.last())) else {
+        return false;
+    };
+    latest > start && !(last.low..=last.high).contains(&whole.value)
 }
 
 /// Whether the last long stretch of a growth is about as fast as the one before it: a fast beginning alone is no slowing.

@@ -84,7 +84,7 @@ impl LeakTest {
 
     /// Whether a buffer that grows by a factor when it is full was full again and again after the first pass: its content grows
     /// like a straight line, though the jumps get rarer.
-    fn outgrows_its_capacity(&self, shape: &Shape) -> bool {
+    pub(crate) fn outgrows_its_capacity(&self, shape: &Shape) -> bool {
         let jumps = Jumps::of(shape);
         let factor = jumps.growth_factor(self.origin);
         let later = jumps.since(self.window_start);

@@ -43,6 +43,18 @@ pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
     }
 }
 
+/// The note about a clock that was set, or samples in no order.
+pub(crate) fn about_the_clock(set_back: usize, is_shuffled: bool, clock: Clock) -> Option<String> {
+    match (set_back, is_shuffled) {
+        (_, true) => Some(format!("the samples are in no order: sorted by {}", clock.unit())),
+        (0, _) => None,
+        (times, _) => Some(format!(
+            "the clock goes back {}, though memory does not: taken for one process whose clock was set",
+            if times == 1 { "once".into() } else { format!("{times} times") }
+        )),
+    }
+}
+
 /// The note about samples whose clock went back.
 pub(crate) fn out_of_order(count: usize, clock: Clock) -> String {
     format!("{} skipped: the {} goes backwards", counted(count, "sample"), clock.unit())

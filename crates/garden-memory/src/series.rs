@@ -77,6 +77,10 @@ pub(crate) struct Timeline {
     places: Vec<f64>,
     /// Samples at which another process begins, because the clock fell back together with the memory.
     restarts: Vec<usize>,
+    /// How often the time went back while the program went on: somebody set the clock.
+    pub set_back: usize,
+    /// The samples are in no order at all, as in a file of shuffled lines: their places decide.
+    pub is_shuffled: bool,
 }
 
 impl Timeline {
@@ -92,13 +96,26 @@ impl Timeline {
             Clock::Sample => Some(index as f64),
         };
         let places = (0..trace.len()).map(|index| raw(index).unwrap_or(f64::NAN)).collect();
-        let mut timeline = Timeline { clock, places, restarts: Vec::new() };
-        timeline.unroll(trace);
+        let mut timeline = Timeline { clock, places, restarts: Vec::new(), set_back: 0, is_shuffled: false };
+        timeline.is_shuffled = restart_events(trace).is_empty() && is_shuffled(&timeline.places);
+        if !timeline.is_shuffled {
+            timeline.unroll(trace);
+        }
         timeline
     }
 
     pub(crate) fn place(&self, index: usize) -> Option<f64> {
         self.places.get(index).copied().filter(|x| x.is_finite())
+    }
+
+    /// The samples of a part in the order of the clock.
+    fn in_order(&self, part: Range<usize>) -> Box<dyn Iterator<Item = usize>> {
+        if !self.is_shuffled {
+            return Box::new(part);
+        }
+        let mut order: Vec<usize> = part.collect();
+        order.sort_by(|&a, &b| self.places[a].total_cmp(&self.places[b]));
+        Box::new(order.into_iter())
     }
 
     /// The first known place.
@@ -119,20 +136,55 @@ impl Timeline {
                 *place += offset;
             }
             from = reset;
-            let is_new = explicit.contains(&reset) || self.clock != Clock::Step || gives_memory_back(trace, reset);
+            let begins_anew = self.clock == Clock::Time && self.begins_anew(reset);
+            let is_new = explicit.contains(&reset) || begins_anew || gives_memory_back(trace, reset);
+            let last = || self.places[..reset].iter().rev().copied().find(|x| x.is_finite()).unwrap_or(0.0);
             if is_new {
                 self.restarts.push(reset);
                 offset = 0.0;
+            } else if self.clock == Clock::Time {
+                offset = last() + usual_gap(&self.places) - self.places[reset];
+                self.set_back += 1;
             } else {
-                let last = self.places[..reset].iter().rev().copied().find(|x| x.is_finite()).unwrap_or(0.0);
                 // The first step of an epoch is 0 or 1; either follows the last step of the epoch before.
-                offset = last + if self.places[reset] > 0.0 { 0.0 } else { 1.0 };
+                offset = last() + if self.places[reset] > 0.0 { 0.0 } else { 1.0 };
             }
         }
         for place in &mut self.places[from..] {
             *place += offset;
         }
     }
+}
+
+impl Timeline {
+    /// Whether times count from where they began, as seconds since the start of another process do; a clock that was set back goes on
+    /// from some other time.
+    fn begins_anew(&self, reset: usize) -> bool {
+        (self.places[reset] - self.first()).abs() <= FIRST_SAMPLES * usual_gap(&self.places)
+    }
+}
+
+/// A process is first sampled within so many gaps of its start.
+const FIRST_SAMPLES: f64 = 3.0;
+/// One in so many samples that lie before the one above them are no restarts any more.
+const SHUFFLED: usize = 10;
+
+/// Whether places go back again and again, though no two are the same: the lines of a file were shuffled.
+fn is_shuffled(places: &[f64]) -> bool {
+    let known = || places.iter().copied().filter(|x| x.is_finite());
+    let falls = known().zip(known().skip(1)).filter(|(earlier, later)| later < earlier).count();
+    if falls * SHUFFLED < places.len() || falls < SHUFFLED {
+        return false;
+    }
+    let mut sorted: Vec<f64> = known().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// The usual distance between neighbouring places.
+fn usual_gap(places: &[f64]) -> f64 {
+    let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 0.0).collect();
+    median(&gaps)
 }
 
 /// A restarted process begins with less than this share of its predecessor's memory.
@@ -223,6 +275,8 @@ pub(crate) struct Series {
     pub bounds: Bounds,
     /// The trace index of the last point.
     pub last_sample: Option<usize>,
+    /// The last place on the clock, of samples set aside or left out as well.
+    pub until: f64,
 }
 
 /// Samples with bounds only, and how they are used.
@@ -257,7 +311,7 @@ impl Series {
         let is_measured = series.bounds == Bounds::None;
         let mut samples = Vec::with_capacity(part.len());
         let (mut places, mut levels, mut ranges) = (Vec::with_capacity(part.len()), Vec::new(), Vec::new());
-        for index in part.clone() {
+        for index in timeline.in_order(part.clone()) {
             let (Some(x), Some(range)) = (timeline.place(index), memory.at(trace, index)) else { continue };
             if leaves_bounds_out && memory.is_bound(trace, index) {
                 continue;
@@ -267,6 +321,7 @@ impl Series {
                 continue;
             }
             latest = x;
+            series.until = x;
             places.push((index, x));
             // Where everything was measured, there is one way through the bounds.
             match is_measured {

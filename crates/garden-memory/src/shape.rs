@@ -4,7 +4,7 @@ use crate::bytes::MIB;
 use crate::floor::{floor, lows, lows_between};
 use crate::segments::{Noise, Segment, band, segment};
 use crate::series::{Series, condense};
-use crate::stats::{Line, Point, median, rank_trend};
+use crate::stats::{Line, Point, median, rank_trend, resolution};
 use crate::trend::Trend;
 use crate::waves::{Waves, find_waves};
 
@@ -48,6 +48,8 @@ pub(crate) struct Shape {
     pub staircase: Option<Staircase>,
     /// Distance between samples on the clock.
     pub spacing: f64,
+    /// Distance between values that the samples can tell apart, in bytes.
+    pub resolution: f64,
     /// Where the samples begin, start-up included.
     first_sample: f64,
     /// Places of evaluations and checkpoints between the samples.
@@ -78,13 +80,6 @@ impl Shape {
         Shape::of_points(points, &self.events, self.spacing, self.first_sample)
     }
 
-    /// The shape that these samples would have with straight growth added to them; `None` if nothing is left of it.
-    pub(crate) fn with_growth(&self, per_unit: f64) -> Option<Shape> {
-        let first = self.first();
-        let points = self.points.iter().map(|point| Point { x: point.x, y: point.y + per_unit * (point.x - first) });
-        Shape::of_points(points.collect(), &self.events, self.spacing, self.first_sample)
-    }
-
     fn of_points(points: Vec<Point>, events: &[f64], spacing: f64, first_sample: f64) -> Option<Shape> {
         let (first, last) = (points.first()?.x, points.last()?.x);
         let waves = find_waves(&points);
@@ -100,8 +95,20 @@ impl Shape {
         let is_sure = Trend::of(&floor).is_some_and(|trend| trend.rises(BEYOND_DOUBT.0))
             || rank_trend(&floor) >= if has_teeth { LOWS_RISE } else { RANKS_RISE };
         let noise_bands = if is_sure { BEYOND_DOUBT.1 } else { MATERIAL_NOISE };
-        let (segments, noise) = (cut.segments, cut.noise);
-        Some(Shape { points, waves, floor, segments, noise, noise_bands, staircase, spacing, first_sample, events })
+        let (segments, noise, resolution) = (cut.segments, cut.noise, resolution(&floor));
+        Some(Shape {
+            points,
+            waves,
+            floor,
+            segments,
+            noise,
+            noise_bands,
+            staircase,
+            spacing,
+            resolution,
+            first_sample,
+            events,
+        })
     }
 
     pub(crate) fn first(&self) -> f64 {
@@ -144,6 +151,11 @@ impl Shape {
     /// The least growth worth reporting at this level and noise.
     pub(crate) fn material(&self) -> f64 {
         self.material_above(MATERIAL_NOISE * self.noise.amplitude)
+    }
+
+    /// The least growth worth reporting at this level, noise aside.
+    pub(crate) fn material_without_noise(&self) -> f64 {
+        MATERIAL_BYTES.max(MATERIAL_SHARE * self.present_level())
     }
 
     /// The least growth of some points of the floor worth reporting, by their own noise.

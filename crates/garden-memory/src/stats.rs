@@ -143,6 +143,27 @@ pub(crate) struct Rate {
     pub high: f64,
 }
 
+/// Units in which programs write memory: pages, and decimal and binary multiples with up to three digits after the point.
+const WRITTEN_IN: [f64; 12] = {
+    const KIB: f64 = 1024.0;
+    const MIB: f64 = KIB * KIB;
+    const GIB: f64 = MIB * KIB;
+    [1e3, KIB, 4096.0, MIB / 1000.0, MIB / 100.0, 1e5, MIB / 10.0, 1e6, MIB, GIB / 1000.0, 1e7, GIB / 100.0]
+};
+/// Few values are multiples of a large unit by chance.
+const FEWEST_LEVELS: usize = 3;
+
+/// The distance between neighbouring values that the points can tell apart: the largest unit of which all are multiples.
+pub(crate) fn resolution(points: &[Point]) -> f64 {
+    let mut levels: Vec<f64> = points.iter().map(|p| p.y).collect();
+    levels.sort_by(f64::total_cmp);
+    levels.dedup();
+    let most = if levels.len() < FEWEST_LEVELS { 4096.0 } else { f64::INFINITY };
+    // Amounts are whole bytes.
+    let fits = |unit: f64| levels.iter().all(|level| (level / unit - (level / unit).round()).abs() * unit <= 1.0);
+    WRITTEN_IN.into_iter().filter(|&unit| unit <= most && fits(unit)).fold(1.0, f64::max)
+}
+
 /// Beyond this many points Theil-Sen takes an even selection: pairs grow with the square.
 const THEIL_SEN_POINTS: usize = 160;
 

@@ -1,24 +1,25 @@
 //! The answer in one plain sentence.
 
 use crate::bytes::Bytes;
+use crate::claims::Claims;
 use crate::context::Context;
 use crate::diagnosis::{Clock, Forecast, Headroom, Mechanism, Part, Verdict};
 use crate::elapsed::elapsed;
-use crate::evidence::creep;
+use crate::evidence::CREEP;
 use crate::judge::{FEWEST_SAMPLES, JumpCount};
 use crate::number::counted;
 use crate::phrasing::{place, rate, size};
 use crate::waves::Waves;
 
 /// The answer in one plain sentence.
-pub(crate) fn summary(context: &Context, forecast: &Forecast, headroom: Option<&Headroom>) -> String {
-    let level = Bytes(context.level().bytes);
+pub(crate) fn summary(context: &Context, claims: &Claims, forecast: &Forecast, headroom: Option<&Headroom>) -> String {
+    let level = claims.level.bytes();
     let answer = match context.finding.verdict {
         Verdict::Flat => flat(context, level),
-        Verdict::Sawtooth => sawtooth(context),
-        Verdict::Settled => settled(context, level),
-        Verdict::Growing => growing(context, forecast),
-        Verdict::Leak => leak(context, forecast),
+        Verdict::Sawtooth => sawtooth(context, level),
+        Verdict::Settled => settled(context, claims),
+        Verdict::Growing => growing(context, claims, forecast),
+        Verdict::Leak => leak(context, claims, forecast),
         Verdict::Insufficient => too_few(context.series.points.len()),
     };
     match headroom.filter(|room| room.in_reach && context.finding.verdict != Verdict::Leak) {
@@ -62,7 +63,7 @@ fn unmoved(context: &Context, level: Bytes) -> String {
     let shape = context.shape;
     let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
     let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let (first, now) = (levels.first().copied().unwrap_or(0.0), context.present());
+    let (first, now) = (levels.first().copied().unwrap_or(0.0), shape.present_level());
     let notable = 2.0 * shape.material();
     if top - now <= notable {
         format!("Memory is flat at {level}: no growth beyond noise after start-up.")
@@ -73,63 +74,133 @@ fn unmoved(context: &Context, level: Bytes) -> String {
     }
 }
 
-fn sawtooth(context: &Context) -> String {
+fn sawtooth(context: &Context, level: Bytes) -> String {
     let Waves::Teeth(teeth) = context.shape.waves else { return String::new() };
     format!(
-        "Memory climbs by {} and drops back every {:.0} {}s, on a floor that stays at {}: no leak.",
+        "Memory climbs by {} and drops back every {:.0} {}s, on a floor that stays at {level}: no leak.",
         size(teeth.height),
         teeth.period,
         context.clock.unit(),
-        size(context.present())
     )
 }
 
-fn settled(context: &Context, level: Bytes) -> String {
+fn settled(context: &Context, claims: &Claims) -> String {
     let Some((growth, (knee, _, _))) = context.finding.growth.zip(context.finding.knee) else { return String::new() };
-    let why = match context.finding.mechanism {
-        Mechanism::EpochFill if context.finding.late => {
-            "one pass over the data after it began, and not since: bounded by the dataset, not a leak"
-        }
-        Mechanism::EpochFill => {
-            "where every example had been seen once, and not since: bounded by the dataset, not a leak"
-        }
-        Mechanism::FilePages => "all of it pages of mapped files, which the kernel can reclaim: harmless",
-        Mechanism::RecordHigh => {
-            "in ever rarer jumps, like a buffer that fits the largest batch so far: bounded, not a leak"
-        }
-        Mechanism::WarmUp => "a warm-up, now over: bounded, not a leak",
-        _ => "and not since: bounded, not a leak",
-    };
+    let (level, knee, since) = (claims.level.bytes(), place(context, knee), Since::of(context, claims));
     if growth.is_jump {
         return format!(
-            "Memory jumped by {} at {} and has not grown since: bounded, not a leak; the level since then is {level}.",
+            "Memory jumped by {} at {knee}{}: {}; the level since then is {level}.",
             size(growth.rise),
-            place(context, knee)
+            since.jumped(),
+            since.outcome(context, claims, "bounded")
         );
     }
-    let answer = format!(
-        "Memory grew {} until {}, {why}; the level since then is {level}.",
+    let (how, bounded) = match context.finding.mechanism {
+        Mechanism::EpochFill if context.finding.late => {
+            (", one pass over the data after it began,", "bounded by the dataset")
+        }
+        Mechanism::EpochFill => (", where every example had been seen once,", "bounded by the dataset"),
+        Mechanism::FilePages => {
+            return format!(
+                "Memory grew {} until {knee}, all of it pages of mapped files, which the kernel can reclaim: harmless; the level since \
+                 then is {level}.",
+                rate(context, growth.rate.value)
+            );
+        }
+        Mechanism::RecordHigh => {
+            (", in ever rarer jumps, like a buffer that fits the largest batch so far,", "bounded")
+        }
+        Mechanism::WarmUp => (", a warm-up,", "bounded"),
+        _ => (",", "bounded"),
+    };
+    format!(
+        "Memory grew {} until {knee}{how} {}: {}; the level since then is {level}.",
         rate(context, growth.rate.value),
-        place(context, knee)
-    );
-    match creep(context) {
-        Some(trend) => format!("{answer} It still creeps up, by {}: too little to judge.", rate(context, trend.slope)),
-        None => answer,
+        since.words(),
+        since.outcome(context, claims, bounded)
+    )
+}
+
+/// What memory has done since its growth ended, as far as the samples show.
+enum Since {
+    /// They exclude a material amount.
+    Nothing,
+    /// Nothing stands out from the noise, but growth up to this rate would not.
+    Unknown { at_most: f64 },
+    /// It has moved by this much more.
+    Moved { bytes: f64, at_most: f64 },
+}
+
+impl Since {
+    fn of(context: &Context, claims: &Claims) -> Since {
+        let at_most = claims.at_most.map_or(f64::INFINITY, |bound| bound.value);
+        let length = claims.at_most.map_or(0.0, |bound| bound.to - bound.from);
+        let material = context.shape.material_without_noise();
+        match claims.since {
+            Some(since) if since.low.is_some_and(|low| low > 0.0) && since.value >= CREEP => {
+                Since::Moved { bytes: since.value, at_most }
+            }
+            _ if at_most * length < material => Since::Nothing,
+            _ => Since::Unknown { at_most },
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Since::Nothing => "and not since".into(),
+            Since::Unknown { .. } => "and not measurably since".into(),
+            Since::Moved { bytes, .. } => format!("and by {} more since", size(*bytes)),
+        }
+    }
+
+    fn jumped(&self) -> String {
+        match self {
+            Since::Nothing => " and has not grown since".into(),
+            Since::Unknown { .. } => " and has not measurably grown since".into(),
+            Since::Moved { bytes, .. } => format!(", and has grown by {} more since", size(*bytes)),
+        }
+    }
+
+    /// What follows: no leak, or what is still possible and when more will be known.
+    fn outcome(&self, context: &Context, claims: &Claims, bounded: &str) -> String {
+        let (so_far, at_most) = match self {
+            Since::Nothing => return format!("{bounded}, not a leak"),
+            Since::Unknown { at_most } => (format!("{bounded} so far"), at_most),
+            Since::Moved { at_most, .. } => ("much slower than before".into(), at_most),
+        };
+        let when = known_at(context, claims).map_or(String::new(), |step| format!(" until step {step:.0} says more"));
+        format!("{so_far}; growth of up to {} is still possible{when}", rate(context, *at_most))
     }
 }
 
-fn growing(context: &Context, forecast: &Forecast) -> String {
-    let Some(growth) = context.finding.growth else { return String::new() };
-    let pace = rate(context, growth.rate.value);
+/// Plateaus that are not sure before they are so many times as long as they are now are not waited for.
+const WORTH_WAITING: f64 = 4.0;
+
+/// The step at which a plateau that stays as it is excludes material growth: what its slope may have added falls with the root of its
+/// length.
+fn known_at(context: &Context, claims: &Claims) -> Option<f64> {
+    let bound = claims.at_most.filter(|_| context.clock == Clock::Step)?;
+    let length = bound.to - bound.from;
+    let share = bound.value * length / context.shape.material_without_noise();
+    (share > 1.0 && share * share <= WORTH_WAITING).then(|| (bound.from + length * share * share).ceil())
+}
+
+fn growing(context: &Context, claims: &Claims, forecast: &Forecast) -> String {
+    let Some((growth, pace)) = context.finding.growth.zip(claims.pace) else { return String::new() };
+    let pace = rate(context, pace.value);
     if let Some(jumps) = context.finding.jumps {
-        return in_jumps(context, &jumps);
+        return in_jumps(context, claims, &jumps, forecast);
     }
     if context.finding.pausing {
         let at = context.finding.knee.map_or(growth.to, |knee| knee.0);
-        return format!(
-            "Memory grew {pace} and may have stopped at {}; too few samples since then to be sure.",
-            place(context, at)
-        );
+        let possible = claims.at_most.map_or(String::new(), |bound| {
+            format!("growth of up to {} since then is still possible; ", rate(context, bound.value))
+        });
+        let when = match forecast.decided_by_step {
+            Some(step) => format!("a plateau until step {step:.0} would settle it"),
+            None => "a longer plateau would settle it".into(),
+        };
+        return format!("Memory grew {pace} and may have stopped at {}: {possible}{when}.", place(context, at));
     }
     if context.finding.mechanism == Mechanism::FilePages {
         return format!(
@@ -150,53 +221,49 @@ fn growing(context: &Context, forecast: &Forecast) -> String {
     };
     format!(
         "Memory grows {pace}{slowing} and stands at {}; too early to tell a leak from a bounded fill: {when}.",
-        size(context.present())
+        claims.level.bytes()
     )
 }
 
 /// Growth in jumps that pauses.
-fn in_jumps(context: &Context, jumps: &JumpCount) -> String {
-    let (count, last, level) = (jumps.count, place(context, jumps.last), size(context.present()));
+fn in_jumps(context: &Context, claims: &Claims, jumps: &JumpCount, forecast: &Forecast) -> String {
+    let (count, last, level) = (jumps.count, place(context, jumps.last), claims.level.bytes());
     if jumps.doubles {
         return format!(
             "Memory grows in ever larger and rarer jumps, like a list whose capacity doubles: {count} so far, the last at {last}, \
              to {level}. Whatever fills it grows steadily, so the next will be the largest."
         );
     }
-    format!("Memory grew in {count} jumps to {level}, the last at {last}; too early to say that no other will come.")
+    let when =
+        forecast.decided_by_step.map_or(String::new(), |step| format!(": silence until step {step:.0} would say so"));
+    format!(
+        "Memory grew in {count} jumps to {level}, the last at {last}; too early to say that no other will come{when}."
+    )
 }
 
-fn leak(context: &Context, forecast: &Forecast) -> String {
-    let Some(growth) = context.finding.growth else { return String::new() };
+fn leak(context: &Context, claims: &Claims, forecast: &Forecast) -> String {
+    let Some((growth, pace)) = context.finding.growth.zip(claims.pace) else { return String::new() };
+    let pace = rate(context, pace.value);
     let how = match context.finding.mechanism {
         _ if context.finding.jumps.is_some_and(|jumps| jumps.doubles) => format!(
-            "the floor rises in ever larger and rarer jumps, like a list whose capacity doubles, {} on average",
-            rate(context, growth.rate.value)
+            "the floor rises in ever larger and rarer jumps, like a list whose capacity doubles, {pace} on average"
         ),
         _ if context.finding.jumps.is_some() => {
-            format!("the floor rises in jumps that keep coming, {} on average", rate(context, growth.rate.value))
+            format!("the floor rises in jumps that keep coming, {pace} on average")
         }
         _ if context.finding.endless => format!(
-            "the floor has risen {} for {} and does not slow down",
-            rate(context, growth.rate.value),
+            "the floor has risen {pace} for {} and does not slow down",
             elapsed((growth.to - growth.from) * context.seconds_per_unit.unwrap_or(1.0))
         ),
         Mechanism::Staircase => {
             let step = context.shape.staircase.map_or(0.0, |s| s.step);
-            format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(context, growth.rate.value))
+            format!("each evaluation or checkpoint leaves {} behind ({pace})", size(step))
         }
         Mechanism::LateOnset => {
-            format!(
-                "since {} the floor rises {} and does not slow down",
-                place(context, growth.from),
-                rate(context, growth.rate.value)
-            )
+            format!("since {} the floor rises {pace} and does not slow down", place(context, growth.from),)
         }
         _ => {
-            format!(
-                "the floor rises {} and does not slow down on examples seen before",
-                rate(context, growth.rate.value)
-            )
+            format!("the floor rises {pace} and does not slow down on examples seen before")
         }
     };
     let end = match forecast.if_unbounded.zip(forecast.limit_bytes) {

@@ -5,7 +5,7 @@
 //! independent ones, and their spread as well as `n (1 - phi^2) / (1 + phi^2)` (Bayley & Hammersley 1946). Thresholds are
 //! quantiles of Student's t at the latter, less the fitted parameters.
 
-use crate::stats::{Line, Point, autocorrelation, student_t};
+use crate::stats::{Line, Point, Rate, autocorrelation, student_t};
 
 /// A straight trend with its uncertainty.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,12 @@ impl Trend {
     /// The highest slope that the data allow at the one-sided normal quantile `z`.
     pub(crate) fn at_most(&self, z: f64) -> f64 {
         self.slope + student_t(z, self.degrees) * self.error
+    }
+
+    /// The slope with its 95 % interval. Values are only known to a resolution, so that noise that cannot be seen is no certainty.
+    pub(crate) fn rate(&self, resolution: f64) -> Rate {
+        let half = student_t(1.96, self.degrees) * self.error + resolution / self.length.max(f64::MIN_POSITIVE);
+        Rate { value: self.slope, low: self.slope - half, high: self.slope + half }
     }
 
     /// The rise over the stretch.

@@ -12,7 +12,7 @@ use crate::amount::Amount;
 use crate::columns::{Columns, Use};
 use crate::error::Error;
 use crate::identity::{Identity, Part, Who, column_identity, recurs, wide_column};
-use crate::names::{Meaning, is_of_kernel, understand, understand_peak, words, words_without_unit};
+use crate::names::{Meaning, is_of_kernel, is_share, understand, understand_peak, words, words_without_unit};
 use crate::reading::{Blocks, Reading};
 use crate::unit_rule::{BESIDE_PIDS, Convention, KERNEL, PS, PSUTIL};
 
@@ -36,6 +36,8 @@ pub(crate) struct Variant {
 
 /// Values of an identity column looked at in the head of a file.
 const MOST_SEEN: usize = 500;
+/// Rows of one run, on average, where runs follow each other.
+const SHORTEST_BLOCK: usize = 4;
 /// No machine has more GPUs, so a larger number is not a GPU's index.
 const MOST_GPUS: f64 = 64.0;
 
@@ -109,6 +111,7 @@ impl Choice {
         self.identity.retain(|(index, who)| match who {
             // A number of the row comes again too, in another run, but not twice at one moment.
             Who::Number | Who::Loose => share_moments(values(index), moments),
+            Who::Run | Who::Seed => share_moments(values(index), moments) || come_in_blocks(values(index)),
             // A column `gpu` may hold the memory of the only GPU, or how busy it is.
             Who::Gpu if names[*index].trim().eq_ignore_ascii_case("gpu") => takes_turns(values(index)),
             Who::Gpu => {
@@ -176,6 +179,12 @@ fn share_moments(values: &[String], moments: &[String]) -> bool {
     5 * shared >= 2 * changes().count()
 }
 
+/// Whether values stay the same for many rows each: runs one below the other, and not a number of each row.
+fn come_in_blocks(values: &[String]) -> bool {
+    let changes = (1..values.len()).filter(|&at| values[at] != values[at - 1]).count();
+    changes * SHORTEST_BLOCK <= values.len()
+}
+
 /// Whether values are the indices of GPUs that take turns: 0, 1, 0, 1, or names of devices.
 fn takes_turns(values: &[String]) -> bool {
     let mut distinct: Vec<&String> = values.iter().collect();
@@ -228,7 +237,8 @@ pub(crate) const ONLY_A_PEAK: &str = "memory that is given back does not show";
 fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result<usize, Error> {
     if let Some(asked) = &options.column {
         let missing = || Error::NoSuchColumn { asked: asked.clone(), available: names.to_vec() };
-        return find_column(names, asked).ok_or_else(missing);
+        let found = find_column(names, asked).ok_or_else(missing)?;
+        return if is_share(&names[found]) { Err(SHARE) } else { Ok(found) };
     }
     let meanings: Vec<Meaning> = names.iter().map(|name| understand(name).meaning).collect();
     let is_free = |at: &usize| !wide.iter().any(|(index, _)| index == at);
@@ -252,6 +262,11 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
     let of_wide = || if wide.is_empty() { peak().or_else(|| machine_used(names)) } else { None };
     host.or_else(device).or_else(of_wide).ok_or_else(missing)
 }
+
+const SHARE: Error = Error::NoUsedMemory {
+    problem: "the column asked for is a percentage, not an amount of memory",
+    advice: "select a column of bytes or MiB with `--column NAME`, or leave it out",
+};
 
 /// The memory in use of a machine, in a table with the columns of `free`: total, used and free.
 fn machine_used(names: &[String]) -> Option<usize> {
@@ -325,7 +340,7 @@ fn identity_columns(names: &[String], main: usize) -> Vec<(usize, Who)> {
     let mut found: Vec<(usize, Who)> =
         names.iter().enumerate().filter(|(index, _)| *index != main).filter_map(identity).collect();
     // What may merely describe the row is no identity where something else is.
-    for weak in [Who::Number, Who::Loose] {
+    for weak in [Who::Number, Who::Loose, Who::Seed, Who::Run] {
         if found.iter().any(|(_, who)| *who != weak) {
             found.retain(|(_, who)| *who != weak);
         }

@@ -21,6 +21,9 @@ pub(crate) enum Who {
     Number,
     /// A name that may merely describe the row, such as `task`; an identity only if several share each moment.
     Loose,
+    /// A run of a program, by its name or number, and one by its seed: runs follow each other in one file.
+    Run,
+    Seed,
     /// The whole machine.
     Machine,
     /// A label of Prometheus, with its name.
@@ -91,6 +94,8 @@ impl Part {
             Who::Host => format!("host {value}"),
             Who::Device => format!("device {value}"),
             Who::Number => format!("id {value}"),
+            Who::Run => format!("run {value}"),
+            Who::Seed => format!("seed {value}"),
             Who::Named | Who::Loose | Who::Machine | Who::Label => value.clone(),
         }
     }
@@ -119,9 +124,9 @@ pub(crate) fn column_identity(name: &str) -> Option<Who> {
             Who::Named
         }
         "id" | "index" => Who::Number,
-        "instance" | "command" | "cmd" | "job" | "jobid" | "uuid" | "gpuuuid" | "task" | "taskid" | "run" | "runid" => {
-            Who::Loose
-        }
+        "run" | "runid" | "runname" | "trial" | "trialid" | "experiment" => Who::Run,
+        "seed" | "randomseed" => Who::Seed,
+        "instance" | "command" | "cmd" | "job" | "jobid" | "uuid" | "gpuuuid" | "task" | "taskid" => Who::Loose,
         _ => return None,
     })
 }

@@ -9,7 +9,9 @@ mod amount;
 mod audit;
 mod choice;
 mod closest;
+mod cloud;
 mod columns;
+mod encoding;
 mod ends;
 mod epochs;
 mod error;
@@ -36,6 +38,7 @@ mod series;
 mod several;
 mod skips;
 mod stamps;
+mod state;
 mod table;
 mod time;
 mod times;
@@ -108,7 +111,8 @@ pub fn read_all_path(path: &Path, options: &ReadOptions) -> Result<Vec<ReadTrace
 
 /// Reads all series from anything that yields bytes, in the order of their first sample; never empty.
 pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
-    let source = Source::open(reader)?;
+    let text = encoding::text_of(reader).map_err(|source| Error::Read { line: 1, source })?;
+    let source = Source::open(text)?;
     let head = source.head_lines();
     let format = recognise::recognise(&source, &head, options)?;
     let mut reading = Reading::new(format.name());
@@ -121,6 +125,8 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
         Format::JsonArray(columns) => jsonl::read_array(&mut lines, columns, &mut reading)?,
         Format::Prometheus(form) => prometheus::read(&mut lines, *form, options, &mut reading)?,
         Format::Pandas(form) => return read_frame(&mut lines, *form, options),
+        Format::TrainerState => return read_state(&mut lines, options),
+        Format::Cloud(cloud) => cloud::read(&mut lines, *cloud, &mut reading)?,
         Format::Gpustat => gpustat::read(&mut lines, &mut reading)?,
         Format::Plain(plain) => plain::read(&mut lines, *plain, options, &mut reading)?,
         Format::Tools => tools::read(&mut lines, &head, options, &mut reading)?,
@@ -142,6 +148,17 @@ fn read_frame<R: Read>(
     let table = pandas::to_table(lines, form)?;
     let mut all = read_all(table.as_bytes(), options)?;
     all.iter_mut().for_each(|read| read.input.format = "json of pandas".to_string());
+    Ok(all)
+}
+
+/// Reads the state of a trainer, whose entries are lines of JSON in one object.
+fn read_state<R: Read>(lines: &mut lines::Lines<R>, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
+    let state = state::read(lines)?;
+    let mut all = read_all(state.to_lines().as_bytes(), options)?;
+    for read in &mut all {
+        read.input.format = Format::TrainerState.name().to_string();
+        read.trace.facts.total_steps = read.trace.facts.total_steps.or(state.max_steps);
+    }
     Ok(all)
 }
 

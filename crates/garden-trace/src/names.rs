@@ -161,6 +161,12 @@ pub(crate) fn is_other_amount(word: &str) -> bool {
     lists.iter().any(|list| list.contains(&word))
 }
 
+/// Whether a name says that its numbers are shares of something: `mem_percent`, `%MEM`.
+pub(crate) fn is_share(name: &str) -> bool {
+    const PERCENT: [&str; 4] = ["percent", "pct", "perc", "percentage"];
+    name.contains('%') || words(name).iter().any(|word| PERCENT.contains(&word.as_str()))
+}
+
 /// Whether a plain memory column may have this word besides `memory`, `mem` or `ram`.
 fn is_plain_word(word: &str) -> bool {
     const WHOSE: [&str; 10] =

@@ -8,7 +8,8 @@ use crate::choice::Choice;
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
 use crate::{
-    closest, gpustat, headless, jsonl, mprof, own, pandas, plain, prometheus, psrecord, several, table, tools,
+    closest, cloud, gpustat, headless, jsonl, mprof, own, pandas, plain, prometheus, psrecord, several, state, table,
+    tools,
 };
 
 /// A recognised format, with details learned on the way.
@@ -20,6 +21,8 @@ pub(crate) enum Format {
     JsonArray(Choice),
     Prometheus(prometheus::Form),
     Pandas(pandas::Form),
+    Cloud(cloud::Cloud),
+    TrainerState,
     Gpustat,
     Tools,
     Plain(plain::Plain),
@@ -38,6 +41,8 @@ impl Format {
             Format::JsonArray(_) => "json array",
             Format::Prometheus(_) => "prometheus",
             Format::Pandas(_) => "json of pandas",
+            Format::Cloud(cloud) => cloud.name(),
+            Format::TrainerState => "trainer_state.json",
             Format::Gpustat => "gpustat",
             Format::Plain(plain::Plain::NvidiaSmi) => several::NVIDIA_SMI,
             Format::Plain(plain::Plain::Amounts) => "amounts",
@@ -65,6 +70,12 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     }
     if let Some(form) = prometheus::recognise(&source.head) {
         return Ok(Format::Prometheus(form));
+    }
+    if let Some(cloud) = cloud::recognise(&source.head) {
+        return Ok(Format::Cloud(cloud));
+    }
+    if state::recognise(&source.head) {
+        return Ok(Format::TrainerState);
     }
     if gpustat::recognise(&source.head) {
         return Ok(Format::Gpustat);
@@ -123,12 +134,9 @@ pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error
 const BINARY_SHARE: f64 = 0.3;
 
 fn refuse_binary(head: &[u8]) -> Result<(), Error> {
-    let known: [(&[u8], &str, &str); 5] = [
-        (b"\x1f\x8b", "gzip", "decompress it first: `gunzip -c FILE | model-garden diagnose -`"),
+    let known: [(&[u8], &str, &str); 2] = [
         (b"PK\x03\x04", "a zip archive", "unpack it first"),
         (b"\x28\xb5\x2f\xfd", "zstd", "decompress it first: `zstd -dc FILE | model-garden diagnose -`"),
-        (b"\xff\xfe", "UTF-16 text", UTF_16),
-        (b"\xfe\xff", "UTF-16 text", UTF_16),
     ];
     if let Some(&(_, looks_like, advice)) = known.iter().find(|(magic, ..)| head.starts_with(magic)) {
         return Err(Error::Binary { looks_like, advice });
@@ -146,5 +154,3 @@ fn refuse_binary(head: &[u8]) -> Result<(), Error> {
     }
     Ok(())
 }
-
-const UTF_16: &str = "convert it first: `iconv -f utf-16 -t utf-8 FILE | model-garden diagnose -`";

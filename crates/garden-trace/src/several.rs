@@ -19,7 +19,9 @@ pub(crate) fn join_restarts(series: &mut Vec<Series>, blocks: Blocks) {
         let identity = one.identity.as_ref()?;
         identity.parts.iter().any(|part| part.who == Who::Pid).then(|| identity.without_pid())
     });
-    if blocks == Blocks::Restarts && series.iter().all(|one| one.identity.is_some()) {
+    let is_run = |part: &Part| matches!(part.who, Who::Run | Who::Seed);
+    let is_one_run = |one: &Series| one.identity.as_ref().is_some_and(|identity| !identity.parts.iter().any(is_run));
+    if blocks == Blocks::Restarts && series.iter().all(is_one_run) {
         join_groups(series, |_| Some(Identity::default()));
     }
 }

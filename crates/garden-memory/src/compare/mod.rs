@@ -129,6 +129,7 @@ impl Reading {
         for growth in self.finding.growth.iter_mut().chain(&mut self.finding.start_up) {
             growth.from += by;
             growth.to += by;
+            growth.paced_from += by;
         }
         if let Some((place, earliest, latest)) = &mut self.finding.knee {
             [place, earliest, latest].into_iter().for_each(|place| *place += by);

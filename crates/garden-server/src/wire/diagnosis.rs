@@ -23,6 +23,7 @@ pub(crate) struct Diagnosis {
     phases: Vec<Phase>,
     causes: Vec<Cause>,
     ruled_out: Vec<RuledOut>,
+    claims: Vec<Claim>,
     evidence: Vec<Evidence>,
     advice: Vec<String>,
     processes: Vec<TracedProcess>,
@@ -166,6 +167,30 @@ pub(crate) struct RuledOut {
     id: String,
     title: String,
     reason: String,
+}
+
+/// A number that the sentences state, with its 95 % interval and the stretch of the clock that it is about.
+#[derive(JsonSchema)]
+pub(crate) struct Claim {
+    quantity: Quantified,
+    value: f64,
+    low: Option<f64>,
+    high: Option<f64>,
+    from: f64,
+    to: f64,
+}
+
+/// What a claim is about.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+pub(crate) enum Quantified {
+    Level,
+    Rate,
+    Change,
+    End,
+    RateAtMost,
+    LevelIfBounded,
+    LevelIfEndless,
 }
 
 /// A measured fact behind the verdict.

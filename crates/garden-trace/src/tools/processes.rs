@@ -14,6 +14,8 @@ use crate::identity::{Identity, Who};
 #[derive(Default)]
 pub(super) struct Processes {
     layout: Option<Layout>,
+    /// Rows of another report of the same tool follow, such as those of `pidstat -u`, which have no memory.
+    is_foreign: bool,
     left_out: usize,
     /// Without process ids: the names below the present header, and whether one came twice.
     names: Vec<String>,
@@ -41,8 +43,12 @@ const AUX: &str = "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND";
 impl Processes {
     pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
         if let Some(layout) = Layout::of(line) {
-            self.layout = Some(layout);
+            (self.layout, self.is_foreign) = (Some(layout), false);
             self.names.clear();
+            return Claim::Yes;
+        }
+        if is_header_without_memory(line) {
+            (self.layout, self.is_foreign) = (None, true);
             return Claim::Yes;
         }
         if let Some(claim) = take_summary(line, told) {
@@ -51,7 +57,10 @@ impl Processes {
         let words: Vec<&str> = line.split_whitespace().collect();
         let row = self.layout.as_ref().and_then(|layout| layout.row(&words));
         let row = row.or_else(|| is_aux(&words).then(|| Layout::of(AUX)?.row(&words)).flatten());
-        let Some(row) = row else { return Claim::No };
+        let Some(row) = row else {
+            let is_row = self.is_foreign && words.iter().take(2).any(|word| word.parse::<u32>().is_ok());
+            return if is_row { Claim::Yes } else { Claim::No };
+        };
         let program = row.identity.as_ref().and_then(command_of).map(program_of);
         let is_kernel_thread =
             program.is_some_and(|name| name.starts_with('[')) && row.sample.get(Quantity::Rss) == Some(0);
@@ -160,6 +169,13 @@ impl Layout {
         }
         Some(told)
     }
+}
+
+/// Whether a line is the header of `pidstat`'s reports on processors, disks and the like.
+fn is_header_without_memory(line: &str) -> bool {
+    const RATES: [&str; 4] = ["%usr", "kB_rd/s", "cswch/s", "StkSize"];
+    let words: Vec<&str> = line.trim_start_matches('#').split_whitespace().collect();
+    words.contains(&"PID") && words.iter().any(|word| RATES.contains(word)) && !words.contains(&"RSS")
 }
 
 fn is_weekday(word: &str) -> bool {

@@ -7,6 +7,8 @@ use garden_memory::{KIB, Subject};
 
 use super::{Claim, Told, Tool};
 use crate::identity::Identity;
+use crate::moment::parse_moment;
+use crate::stamps::Stamp;
 
 /// How far the sum of used and free memory may be from the total that the percentage tells.
 const SAME_TOTAL: f64 = 0.01;
@@ -15,11 +17,23 @@ const SAME_TOTAL: f64 = 0.01;
 #[derive(Default)]
 pub(super) struct Sar {
     names: Vec<String>,
+    stamps: u64,
 }
 
 impl Sar {
+    fn stamp(&mut self, text: &str) -> Option<Stamp> {
+        let moment = parse_moment(text)?;
+        self.stamps += 1;
+        Some(Stamp { time_s: moment.seconds, form: moment.form, number: self.stamps })
+    }
+
     pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
-        let words: Vec<&str> = line.split_whitespace().collect();
+        // `sadf -d` writes the same columns between semicolons, with the time in one of them.
+        let is_database = line.contains(';');
+        let words: Vec<&str> = match is_database {
+            true => line.trim_start_matches(['#', ' ']).split(';').map(str::trim).collect(),
+            false => line.split_whitespace().collect(),
+        };
         if words.contains(&"kbmemused") && words.contains(&"kbmemfree") {
             self.names = words.iter().map(|word| word.to_string()).collect();
             return Claim::Yes;
@@ -40,7 +54,9 @@ impl Sar {
             false => (used, "kbmemused"),
         };
         let bytes = (used.max(0.0) * KIB as f64) as u64;
-        told.push(Told::new(Tool::Sar, Subject::Machine, column, bytes, KIB).of(Identity::machine()));
+        let mut one = Told::new(Tool::Sar, Subject::Machine, column, bytes, KIB).of(Identity::machine());
+        one.stamp = self.names.iter().position(|name| name == "timestamp").and_then(|at| self.stamp(words[at]));
+        told.push(one);
         Claim::Yes
     }
 }

@@ -515,15 +515,27 @@ fn files_that_are_no_traces() {
     "#]]
     .assert_eq(&shown_with(&junk, &ReadOptions::default()));
     expect![[r#"
-        error: not a memory trace: the content is binary (gzip)
-        hint: decompress it first: `gunzip -c FILE | model-garden diagnose -`
-    "#]]
-    .assert_eq(&shown_with(b"\x1f\x8b\x08\x00", &ReadOptions::default()));
-    expect![[r#"
         error: not a memory trace: the content is binary (not text)
         hint: pass the text log with the memory values, not a model, archive or profile
     "#]]
     .assert_eq(&shown_with(&[0; 5000], &ReadOptions::default()));
+}
+
+#[test]
+fn gzip_is_unpacked() {
+    let packed = |bytes: &[u8]| {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        std::io::Write::write_all(&mut packer, bytes).unwrap();
+        packer.finish().unwrap()
+    };
+    let table: String = (0..20_000).map(|step| format!("{step},{}\n", 1000 + step % 7)).collect();
+    let table = format!("step,rss_mb\n{table}");
+    // Rotated logs are often several pieces one behind the other.
+    let pieces = [packed(&table.as_bytes()[..70_000]), packed(&table.as_bytes()[70_000..])].concat();
+    let shown = |bytes: &[u8]| shown_with(bytes, &ReadOptions::default());
+    assert!(shown(&pieces) == shown(table.as_bytes()));
+    let broken = shown(&pieces[..pieces.len() / 2]);
+    assert!(broken.starts_with("error: reading failed at line"), "{broken}");
 }
 
 #[test]

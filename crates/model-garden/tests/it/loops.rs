@@ -188,7 +188,7 @@ fn without_epochs_a_long_straight_line_is_a_leak() {
     // A forecast has one origin: all of its times count from the last sample.
     let end = &found["forecast"]["if_unbounded"];
     let [low, at, high] = [&end["low"], &end["time_s"], &end["high"]].map(|time| time.as_f64().unwrap());
-    assert!(low <= at + 1.0 && at <= high + 1.0 && (at - 126_054.0).abs() < 10.0, "{end}");
+    assert!(low <= at + 1.0 && at <= high + 1.0 && (at - 113_454.0).abs() < 10.0, "{end}");
     // An hour proves nothing, unless somebody says so.
     let hour = format!("time_s,rss_mb\n{}", lines(360, |i| format!("{},{}", 10 * i, 4096.0 + 17.6 * i as f64)));
     let verdict = |flags: &[&str]| text(&judge(&hour, flags).0["verdict"]).to_string();
@@ -240,9 +240,13 @@ fn a_reassuring_verdict_says_what_it_could_not_have_seen() {
     let input = format!("step,rss_mb\n{}", lines(200, |i| format!("{i},{}", 3000.0 + noise(i))));
     let (found, code) = judge(&input, &MACHINE);
     assert_eq!((text(&found["verdict"]), code), ("flat", 0));
-    let least = found["sensitivity"]["bytes_per_step"].as_f64().unwrap();
-    assert!(found["evidence"].to_string().contains("would not show here"), "{}", found["evidence"]);
-    let leak = |i: usize| format!("{i},{}", 3000.0 + noise(i) + 2.0 * least * i as f64 / 1_048_576.0);
-    let (found, _) = judge(&format!("step,rss_mb\n{}", lines(200, leak)), &MACHINE);
-    assert_eq!(text(&found["verdict"]), "growing");
+    assert!(found["evidence"].to_string().contains("cannot be excluded"), "{}", found["evidence"]);
+    // A leak is either called growth, or within the bound.
+    for per_step in [0.02, 0.05, 0.08, 0.1, 0.2, 0.5] {
+        let leak = |i: usize| format!("{i},{}", 3000.0 + noise(i) + per_step * i as f64);
+        let (found, _) = judge(&format!("step,rss_mb\n{}", lines(200, leak)), &MACHINE);
+        let most = found["sensitivity"]["bytes_per_step"].as_f64();
+        assert!(most.is_none_or(|most| most >= per_step * 1_048_576.0), "{per_step}: {most:?}");
+        assert_eq!(text(&found["verdict"]), if most.is_some() { "flat" } else { "growing" });
+    }
 }

@@ -34,6 +34,7 @@ mod results;
 mod resume;
 mod rows;
 mod run;
+mod sentences;
 mod serve;
 mod signals;
 mod terminal;

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+use std::rc::Rc;
+
 use garden_memory::{Activity, MIB, Quantity, RunFacts, Sample, Trace};
 
 /// How many runs of each kind are drawn: `GARDEN_RUNS`, else 600.
@@ -167,7 +169,15 @@ pub struct Run {
     pub samples: Vec<Sample>,
     /// A restart before this sample, if any.
     pub restart: Option<usize>,
+    /// The bytes that are never given back, by the step: what the samples show below waves and noise. `None` where a floor is a matter
+    /// of opinion.
+    pub floor: Option<Floor>,
+    /// The bytes without noise, by the step; `None` where there is no floor.
+    pub memory: Option<Floor>,
 }
+
+/// Bytes at a step, without waves and noise.
+pub type Floor = Rc<dyn Fn(f64) -> f64>;
 
 impl Run {
     pub fn trace(&self, count: usize) -> Trace {
@@ -217,7 +227,7 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     // The noise's standard deviation: for leaks a tenth of their growth at most, as the stated rate demands.
     let sigma = size / random.scale(if leaks { 10.0 } else { 3.0 }, 300.0);
     let base = random.scale(256.0, 8192.0) * MIB as f64 + 5.0 * sigma;
-    let shape = shape_of(kind, size, epoch, steps, random);
+    let Shape { value: shape, floor, memory } = shape_of(kind, size, epoch, steps, random);
     // Teeth are sampled at every step: a few samples per tooth show no teeth.
     let has_teeth = matches!(
         kind,
@@ -258,43 +268,76 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     }
     // A climb of more than two epochs is a leak by the rule until it drops, so long teeth come without facts.
     let known = kind != Kind::LongSawtooth;
+    let mut resumed_at = 0.0;
     if random.chance(0.3) {
-        let resumed_at = random.between(1.0, 50.0).round() * epoch;
+        resumed_at = random.between(1.0, 50.0).round() * epoch;
         samples.iter_mut().for_each(|sample| sample.step = sample.step.map(|step| step + resumed_at));
     }
     let facts = RunFacts { steps_per_epoch: known.then_some(epoch as u64), ..RunFacts::default() };
-    Run { facts, samples, restart: None }
+    let on_base = |above: Floor| -> Floor { Rc::new(move |step| base + above(step - resumed_at)) };
+    Run { facts, samples, restart: None, floor: floor.map(on_base), memory: memory.map(on_base) }
 }
 
-type Shape = Box<dyn Fn(f64, f64) -> f64>;
+/// What memory does, without noise.
+struct Shape {
+    /// Bytes above the base at a step, after so many evaluations.
+    value: Box<dyn Fn(f64, f64) -> f64>,
+    /// Those of them that are never given back.
+    floor: Option<Floor>,
+    /// All of them, where there is a floor.
+    memory: Option<Floor>,
+}
+
+impl Shape {
+    /// Whatever is there stays.
+    fn kept(value: impl Fn(f64) -> f64 + 'static) -> Shape {
+        let floor: Floor = Rc::new(value);
+        let value = Rc::clone(&floor);
+        Shape { value: Box::new(move |t, _| value(t)), memory: Some(Rc::clone(&floor)), floor: Some(floor) }
+    }
+
+    /// Waves on a floor.
+    fn waves(floor: impl Fn(f64) -> f64 + 'static, waves: impl Fn(f64) -> f64 + 'static) -> Shape {
+        let floor: Floor = Rc::new(floor);
+        let below = Rc::clone(&floor);
+        let memory: Floor = Rc::new(move |t| below(t) + waves(t));
+        let value = Rc::clone(&memory);
+        Shape { value: Box::new(move |t, _| value(t)), memory: Some(memory), floor: Some(floor) }
+    }
+
+    /// People may differ about the floor.
+    fn of(value: impl Fn(f64, f64) -> f64 + 'static) -> Shape {
+        Shape { value: Box::new(value), floor: None, memory: None }
+    }
+}
 
 /// The capacity of a buffer that began with 1 and grows by a factor whenever its content has filled it.
 fn capacity(factor: f64, content: f64) -> f64 {
     factor.powf((content.max(1.0).ln() / factor.ln()).floor() + 1.0)
 }
 
-/// Bytes above the base at a step, after so many evaluations.
+/// The shape of a kind.
 fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) -> Shape {
     let start = random.between(0.25, 0.5) * steps;
     match kind {
-        Kind::Flat => Box::new(|_, _| 0.0),
+        Kind::Flat => Shape::kept(|_| 0.0),
         Kind::Spikes => {
             let every = random.between(20.0, 60.0).round();
-            Box::new(move |t, _| if t % every == every - 1.0 { size } else { 0.0 })
+            Shape::waves(|_| 0.0, move |t| if t % every == every - 1.0 { size } else { 0.0 })
         }
         Kind::GrowingPeaks => {
             let every = random.between(10.0, 30.0).round();
-            Box::new(move |t, _| if t % every == every - 1.0 { size * t / steps } else { 0.0 })
+            Shape::waves(|_| 0.0, move |t| if t % every == every - 1.0 { size * t / steps } else { 0.0 })
         }
         Kind::WarmUp => {
             let constant = random.between(0.03, 0.25) * steps;
-            Box::new(move |t, _| -size * (-t / constant).exp_m1())
+            Shape::kept(move |t| -size * (-t / constant).exp_m1())
         }
         Kind::CappedCache => {
             let cap = (random.between(0.2, 1.5) * epoch).min(0.8 * steps);
-            Box::new(move |t, _| size * (t / cap).min(1.0))
+            Shape::kept(move |t| size * (t / cap).min(1.0))
         }
-        Kind::EpochFill | Kind::LongEpoch => Box::new(move |t, _| size * (t / epoch).min(1.0)),
+        Kind::EpochFill | Kind::LongEpoch => Shape::kept(move |t| size * (t / epoch).min(1.0)),
         Kind::RecordHigh => {
             let mut best = 0.0_f64;
             let spread = random.between(0.3, 1.0);
@@ -305,120 +348,118 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
                 })
                 .collect();
             let top = records[records.len() - 1];
-            Box::new(move |t, _| size * records[(t as usize).min(records.len() - 1)] / top)
+            Shape::kept(move |t| size * records[(t as usize).min(records.len() - 1)] / top)
         }
         Kind::Logarithm => {
             let constant = random.between(0.01, 0.1) * steps;
-            Box::new(move |t, _| size * (t / constant).ln_1p() / (steps / constant).ln_1p())
+            Shape::kept(move |t| size * (t / constant).ln_1p() / (steps / constant).ln_1p())
         }
-        Kind::SquareRoot => Box::new(move |t, _| size * (t / steps).sqrt()),
+        Kind::SquareRoot => Shape::kept(move |t| size * (t / steps).sqrt()),
         Kind::SecondFill => {
             let first = 0.5 * epoch;
             let share = random.between(0.2, 0.8);
             let length = random.between(0.3, 1.0) * epoch;
-            Box::new(move |t, _| {
+            Shape::kept(move |t| {
                 size * (share * (t / first).min(1.0) + (1.0 - share) * ((t - start) / length).clamp(0.0, 1.0))
             })
         }
         Kind::Sawtooth => {
             let period = random.between(0.2, 1.2) * epoch;
-            Box::new(move |t, _| size * (t / period).fract())
+            Shape::waves(|_| 0.0, move |t| size * (t / period).fract())
         }
         Kind::LongSawtooth => {
             let period = random.between(0.4, 1.1) * steps;
-            Box::new(move |t, _| size * (t / period).fract())
+            Shape::waves(|_| 0.0, move |t| size * (t / period).fract())
         }
-        Kind::LinearLeak => Box::new(move |t, _| size * t / steps),
+        Kind::LinearLeak => Shape::kept(move |t| size * t / steps),
         Kind::LeakUnderFill => {
             // The leak is `size`; the fill on top of it is up to fifty times as large.
             let fill = size * random.scale(1.0, 50.0);
-            Box::new(move |t, _| size * t / steps + fill * (t / epoch).min(1.0))
+            Shape::kept(move |t| size * t / steps + fill * (t / epoch).min(1.0))
         }
         Kind::LeakUnderSawtooth => {
             let period = random.between(0.2, 0.8) * epoch;
             let tooth = size * random.between(0.1, 1.0);
-            Box::new(move |t, _| size * t / steps + tooth * (t / period).fract())
+            Shape::waves(move |t| size * t / steps, move |t| tooth * (t / period).fract())
         }
-        Kind::LateLeak => Box::new(move |t, _| size * (t - start).max(0.0) / (steps - start)),
-        Kind::StaircaseLeak => Box::new(move |_, evaluated| size * evaluated / 8.0),
+        Kind::LateLeak => Shape::kept(move |t| size * (t - start).max(0.0) / (steps - start)),
+        Kind::StaircaseLeak => Shape::of(move |_, evaluated| size * evaluated / 8.0),
         Kind::EpochTeeth => {
             // Workers forked anew for each epoch: they grow at once, steadily or ever more slowly, and end with it.
             let constant = random.scale(0.01, 1.0) * epoch;
             let climb = move |t: f64| (-t / constant).exp_m1() / (-epoch / constant).exp_m1();
-            Box::new(move |t, _| size * climb(t % epoch))
+            Shape::waves(|_| 0.0, move |t| size * climb(t % epoch))
         }
         Kind::PowerLaw => {
             let power = random.between(0.6, 0.8);
-            Box::new(move |t, _| size * (t / steps).powf(power))
+            Shape::kept(move |t| size * (t / steps).powf(power))
         }
         Kind::RisingDips => {
             // A level with dips that get shallower: the lows rise, the level does not.
             let every = random.between(8.0, 30.0).round();
             let constant = random.between(0.2, 1.0) * steps;
-            Box::new(move |t, _| if t % every < every * 0.2 { size * (1.0 - (-t / constant).exp()) } else { size })
+            Shape::of(move |t, _| if t % every < every * 0.2 { size * (1.0 - (-t / constant).exp()) } else { size })
         }
-        Kind::EpochStaircase => Box::new(move |t, _| size * (t / epoch).floor() / (steps / epoch).floor()),
+        Kind::EpochStaircase => Shape::kept(move |t| size * (t / epoch).floor() / (steps / epoch).floor()),
         Kind::Lumps => {
             let count = random.between(6.0, 30.0).round() as usize;
             let mut places: Vec<f64> = (0..count).map(|_| random.unit() * steps).collect();
             places.sort_by(f64::total_cmp);
-            Box::new(move |t, _| size * places.partition_point(|&place| place <= t) as f64 / count as f64)
+            Shape::kept(move |t| size * places.partition_point(|&place| place <= t) as f64 / count as f64)
         }
         Kind::LeakUnderLargeSawtooth => {
             let period = random.between(0.1, 0.8) * epoch;
             let tooth = size * random.between(1.0, 4.0);
-            Box::new(move |t, _| size * t / steps + tooth * (t / period).fract())
+            Shape::waves(move |t| size * t / steps, move |t| tooth * (t / period).fract())
         }
         Kind::LeakBelowACap => {
             // A collector that runs whenever the heap reaches a size: the floor rises towards a fixed top.
             let period = random.between(0.1, 0.5) * epoch;
             let top = size * random.between(1.2, 3.0);
-            Box::new(move |t, _| {
-                let low = size * t / steps;
-                low + (top - low) * (t / period).fract()
-            })
+            let low = move |t: f64| size * t / steps;
+            Shape::waves(low, move |t| (top - low(t)) * (t / period).fract())
         }
         Kind::FasterLeak => {
             let faster = steps - random.between(0.5, 1.5) * epoch;
             let factor = random.between(2.0, 6.0);
             let whole = faster + factor * (steps - faster);
-            Box::new(move |t, _| size * (t + (factor - 1.0) * (t - faster).max(0.0)) / whole)
+            Shape::kept(move |t| size * (t + (factor - 1.0) * (t - faster).max(0.0)) / whole)
         }
         Kind::SlowerLeak => {
             let slower = random.between(0.15, 0.35) * steps;
             let whole = slower + 0.5 * (steps - slower);
-            Box::new(move |t, _| size * (t - 0.5 * (t - slower).max(0.0)) / whole)
+            Shape::kept(move |t| size * (t - 0.5 * (t - slower).max(0.0)) / whole)
         }
         Kind::DoublingBuffer => {
             // The capacity of a list that only grows: the next one when it is full.
             let factor = random.between(1.5, 2.0);
             let first = random.between(4.0, 20.0);
-            Box::new(move |t, _| size * capacity(factor, t / first) / capacity(factor, steps / first))
+            Shape::kept(move |t| size * capacity(factor, t / first) / capacity(factor, steps / first))
         }
         Kind::SlowingCapacity => {
             // The hash table of a vocabulary: the same for a content that grows ever more slowly.
             let (factor, power) = (random.between(1.5, 2.0), random.between(0.5, 0.8));
             let first = random.between(4.0, 20.0);
             let content = move |t: f64| (t / first).powf(power);
-            Box::new(move |t, _| size * capacity(factor, content(t)) / capacity(factor, content(steps)))
+            Shape::kept(move |t| size * capacity(factor, content(t)) / capacity(factor, content(steps)))
         }
         Kind::PausingLeak => {
             // What leaks runs in some epochs and not in others.
             let (on, off) = (random.between(0.5, 1.5) * epoch, random.between(0.5, 1.5) * epoch);
             let leaked = move |t: f64| (t / (on + off)).floor() * on + (t % (on + off)).min(on);
-            Box::new(move |t, _| size * leaked(t) / leaked(steps))
+            Shape::kept(move |t| size * leaked(t) / leaked(steps))
         }
         Kind::LeakWithDips => {
             // Workers that restart at the end of each epoch.
             let (length, depth) = (random.between(1.0, 3.0).round(), size * random.between(0.3, 2.0));
-            Box::new(move |t, _| depth + size * t / steps - if t % epoch >= epoch - length { depth } else { 0.0 })
+            Shape::of(move |t, _| depth + size * t / steps - if t % epoch >= epoch - length { depth } else { 0.0 })
         }
         Kind::ChurningHeap => {
             // Pages come back only when everything on them is freed, so the level sticks to recent maxima.
             let reach = random.between(3.0, 20.0).round() as usize;
             let drawn: Vec<f64> = (0..steps as usize + reach + 1).map(|_| random.unit()).collect();
             let sticky: Vec<f64> = drawn.windows(reach).map(|near| near.iter().copied().fold(0.0, f64::max)).collect();
-            Box::new(move |t, _| size * t / steps + 0.3 * size * sticky[(t as usize).min(sticky.len() - 1)])
+            Shape::of(move |t, _| size * t / steps + 0.3 * size * sticky[(t as usize).min(sticky.len() - 1)])
         }
     }
 }

@@ -62,6 +62,7 @@ pub fn blank() -> Diagnosis {
         phases: Vec::new(),
         causes: Vec::new(),
         ruled_out: Vec::new(),
+        claims: Vec::new(),
         evidence: Vec::new(),
         advice: Vec::new(),
         processes: Vec::new(),

@@ -1,0 +1,64 @@
+//! Whether a growth goes on at the end of the trace: a leak grows now, not only up to some time ago.
+//!
+//! The rise is divided into equal lumps; the places where each was reached are the growth's own rhythm. It has stopped if the floor
+//! has been silent for longer than that rhythm explains and its slope since then is surely a fraction of the pace before.
+
+use crate::drift::telling;
+use crate::growth::rate_between;
+use crate::shape::Shape;
+use crate::stats::Point;
+use crate::trend::Trend;
+
+/// Lumps into which the rise is divided: half of one may be noise at its end.
+const LUMPS: usize = 8;
+/// Silence longer than this many of the usual gaps is none of them.
+const USUAL: f64 = 1.5;
+/// What surely grows at less than this share of its pace has stopped.
+const STOPPED: f64 = 1.0 / 3.0;
+/// One-sided normal quantile for that: 1 in 740.
+const SURE: f64 = 3.0;
+
+/// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
+pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
+    let floor = shape.floor_between(from, shape.last());
+    let places = places_of_rise(floor);
+    let ([.., before, last], Some(first)) = (places.as_slice(), places.first()) else { return None };
+    let usual = (last - first) / (places.len() - 1) as f64;
+    // Noise and chance make gaps uneven: silence that the growth has outlived before is not its end.
+    let longest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(USUAL * usual, f64::max);
+    let pace = rate_between(shape, from, *last)?.value;
+    let silent = telling(shape, *last, shape.last());
+    // The first low of the silence may still be the climb's.
+    let since = Trend::of(silent.get(1..)?)?;
+    let has_stopped = shape.last() - last > longest && since.at_most(SURE) < STOPPED * pace;
+    has_stopped.then_some((*last, *before))
+}
+
+/// The places at which a floor reached each lump of its rise for good, once each.
+fn places_of_rise(floor: &[Point]) -> Vec<f64> {
+    let mut kept: Vec<Point> = floor.to_vec();
+    for at in (1..kept.len()).rev() {
+        kept[at - 1].y = kept[at - 1].y.min(kept[at].y);
+    }
+    let (Some(first), Some(last)) = (kept.first(), kept.last()) else { return Vec::new() };
+    let height = |lump: usize| first.y + (lump as f64 + 0.5) / LUMPS as f64 * (last.y - first.y);
+    let reached = |lump: usize| kept.iter().find(|point| point.y >= height(lump)).map(|point| point.x);
+    let mut places: Vec<f64> = (0..LUMPS).filter_map(reached).collect();
+    places.dedup();
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staircase_rises_at_its_steps_and_a_line_all_the_time() {
+        let floor = |value: &dyn Fn(f64) -> f64| -> Vec<Point> {
+            (0..64).map(|i| Point { x: f64::from(i), y: value(f64::from(i)) }).collect()
+        };
+        assert_eq!(places_of_rise(&floor(&|x| (x / 16.0).floor())), [16.0, 32.0, 48.0]);
+        assert_eq!(places_of_rise(&floor(&|x| x)).len(), 8);
+        assert!(places_of_rise(&[]).is_empty());
+    }
+}
