@@ -120,7 +120,8 @@ class Ours:
 
     def export(self, adapter, to):
         shutil.rmtree(to, ignore_errors=True)
-        return self.run("export", "--adapter", adapter, "--model", self.model, "--output-dir", to)
+        # It ends with an error where what it wrote is not what it checked; in 32 bits nothing is rounded that PEFT does not round.
+        return self.run("export", "--adapter", adapter, "--model", self.model, "--output-dir", to, "--dtype", "float32")
 
     def generate(self, adapter):
         found = self.run(
@@ -153,15 +154,15 @@ def check_understood(name, ours, settings, processor, batch, number):
     model = get_peft_model(base(ours.model), LoraConfig(**settings))
     draw(model, number)
     model.eval().save_pretrained(folder / "adapter")
-    # PEFT keeps the order of patterns in memory, and writes it.
-    change(folder / "adapter", ADDED.get(name, {}))
+    # PEFT sorts patterns when it writes them, but goes by the order that it reads: the file is what an adapter means.
+    patterns = {name: settings[name] for name in ("rank_pattern", "alpha_pattern") if name in settings}
+    change(folder / "adapter", {**patterns, **ADDED.get(name, {})})
+    model = PeftModel.from_pretrained(base(ours.model), str(folder / "adapter")).eval()
     wanted, plain, text = logits(model, batch), logits(base(ours.model), batch), answer(model, processor, batch)
     problems = []
     exported = ours.export(folder / "adapter", folder / "merged")
     if exported.returncode != 0:
         return [f"export: {exported.stderr.strip()}"], ""
-    if "verified" not in exported.stdout.lower():
-        problems.append(f"export does not say that it is verified: {exported.stdout.strip()}")
     far = difference(logits(base(folder / "merged"), batch), wanted)
     generated, answered = ours.generate(folder / "adapter")
     if generated.returncode != 0:
