@@ -421,6 +421,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(BLOCKING)
+        // Also those that send files: what they do is a moment's work, too.
         .on_thread_start(scheduling::comes_soon)
         .enable_all()
         .build()
