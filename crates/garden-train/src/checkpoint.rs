@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use garden_device::{Device, Dtype, Plan, Purpose};
+use garden_device::{Device, Dtype};
 use garden_memory::Bytes;
 use garden_model::{LoraConfig, Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
 use crate::observer::StepReport;
-use crate::plan::check_free;
+use crate::plan::{check_free, checkpoint_bytes};
 use crate::recipe::{DeviceKind, FIELDS, Field, OnResume, Recipe};
 
 const STATE: &str = "garden_state.json";
@@ -247,7 +247,7 @@ pub(crate) fn save(
     }
     let (draft, old) = (hidden(&path, DRAFT), hidden(&path, OLD));
     delete(&draft)?;
-    let needed = saved_bytes(device.plan());
+    let needed = checkpoint_bytes(device.plan());
     check_free(folder, needed, || format!("checkpoint-{} needs {} of disk", progress.step, Bytes(needed)))?;
     fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
     let written = write(job, progress, log, model, device, &draft);
@@ -269,11 +269,6 @@ pub(crate) fn save(
             Err(error)
         }
     }
-}
-
-/// The values of a checkpoint.
-fn saved_bytes(plan: &Plan) -> u64 {
-    (plan.bytes(Purpose::Gradients) + plan.bytes(Purpose::Optimizer)) as u64
 }
 
 fn write(

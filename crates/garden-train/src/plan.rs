@@ -17,7 +17,7 @@ use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model
 use serde::Serialize;
 
 pub use disk::DiskPlan;
-pub(crate) use disk::check_free;
+pub(crate) use disk::{check_free, checkpoint_bytes};
 pub use host::saving_bytes;
 pub use rows::RowShape;
 pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_changes};

@@ -33,7 +33,7 @@ pub struct DiskPlan {
 impl DiskPlan {
     pub(super) fn of(input: &PlanInput, plan: &Plan) -> DiskPlan {
         let trained = plan.bytes(Purpose::Gradients) as u64;
-        let checkpoint_bytes = trained + plan.bytes(Purpose::Optimizer) as u64;
+        let checkpoint_bytes = checkpoint_bytes(plan);
         let checkpoints = most_checkpoints(input.recipe, input.evaluates, input.saves);
         let result_bytes = trained + input.processor_bytes.unwrap_or(RELEASED_PROCESSOR);
         let total_bytes = checkpoints as u64 * checkpoint_bytes + result_bytes + TOLD;
@@ -63,6 +63,11 @@ impl DiskPlan {
         let (all, each, result) = (Bytes(self.total_bytes), Bytes(self.checkpoint_bytes), Bytes(self.result_bytes));
         format!("{all}: {count} of {each}, {result} for the result, and logs")
     }
+}
+
+/// The values of a checkpoint: what is trained, as large as its gradients, and the state of the optimizer.
+pub(crate) fn checkpoint_bytes(plan: &Plan) -> u64 {
+    (plan.bytes(Purpose::Gradients) + plan.bytes(Purpose::Optimizer)) as u64
 }
 
 /// Checkpoints that are there at the same time.
