@@ -30,6 +30,7 @@ use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 use placeholders::tagged;
+use unused::path_of;
 
 const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
@@ -144,6 +145,7 @@ impl<'a> Row<'a> {
         draft.refuse(&mut object)?;
         let of_row = row_pictures(place, &mut object)?;
         draft.has_row_pictures = !of_row.is_empty();
+        draft.shown = of_row.iter().filter_map(|picture| Some(path_of(&picture.value)?.to_string())).collect();
         if let Some(tools) = object.take("tools") {
             draft.tools = draft.reader.tools("tools", tools)?;
         }
@@ -189,6 +191,8 @@ struct Draft<'p, 'a> {
     reader: Reader<'p>,
     /// Whether pictures are given beside the conversation.
     has_row_pictures: bool,
+    /// The paths of those, where they are given by paths.
+    shown: Vec<String>,
     messages: Vec<Message>,
     /// The row's field for each message.
     fields: Vec<String>,
@@ -202,8 +206,8 @@ struct Draft<'p, 'a> {
 impl<'p, 'a> Draft<'p, 'a> {
     fn new(place: &'p str, names: &'p FieldNames) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        let (has_row_pictures, messages, fields, tools, objects, slots, ignored) = Default::default();
-        Draft { place, names, reader, has_row_pictures, messages, fields, tools, objects, slots, ignored }
+        let (has_row_pictures, shown, messages, fields, tools, objects, slots, ignored) = Default::default();
+        Draft { place, names, reader, has_row_pictures, shown, messages, fields, tools, objects, slots, ignored }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {

@@ -120,6 +120,21 @@ const ABOUT: &[&str] = &[
     "dataset",
     "link",
     "credit",
+    "dims",
+    "dim",
+    "dimensions",
+    "resolution",
+    "aspect",
+    "ratio",
+    "rating",
+    "ratings",
+    "tag",
+    "tags",
+    "token",
+    "start",
+    "end",
+    "span",
+    "template",
 ];
 /// Words of each kind, the more telling ones first.
 const WORDS: &[(Looks, &[&str])] = &[
@@ -208,9 +223,19 @@ const WORDS: &[(Looks, &[&str])] = &[
             "contexts",
             "passage",
             "article",
+            "choice",
             "choices",
+            "option",
             "options",
             "hint",
+            "document",
+            "documents",
+            "paragraph",
+            "paragraphs",
+            "evidence",
+            "background",
+            "story",
+            "ocr",
         ],
     ),
     (
@@ -218,29 +243,56 @@ const WORDS: &[(Looks, &[&str])] = &[
         &["messages", "conversation", "conversations", "dialog", "dialogue", "dialogs", "chat", "turns"],
     ),
 ];
-/// Whole names that are masks; as parts of names these words mean other things.
-const MASKS: [&str; 8] = ["train", "training", "trainable", "train_detail", "weight", "weights", "supervise", "learn"];
+/// Names that say of a row or a message whether, or how much, it is trained.
+const MASKS: [&str; 9] =
+    ["kto_tag", "train", "training", "trainable", "train_detail", "weight", "weights", "supervise", "learn"];
+/// Names that say the same, with yes or no alone: those that leave out with yes, and those that leave out with no.
+const LEFT_OUT: [&str; 7] = ["skip", "exclude", "excluded", "ignore", "ignored", "masked", "drop"];
+const TAKEN: [&str; 7] = ["keep", "valid", "use", "used", "include", "included", "use_for_training"];
 /// Endings of picture files.
 const ENDINGS: [&str; 12] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "jfif", "jp2"];
 /// A path is not longer than this.
 const LONGEST_PATH: usize = 1000;
 
-/// What an unused field seems to be; `None` for what changes nothing.
-pub(crate) fn looks_like(name: &str, value: &Value) -> Option<Looks> {
+/// Objects inside objects in which pictures are looked for.
+const DEPTH: usize = 3;
+
+/// What an unused field seems to be; `None` for what changes nothing. Beside a picture, a path may say where something comes from.
+pub(crate) fn looks_like(name: &str, value: &Value, is_beside_picture: bool) -> Option<Looks> {
     if value.is_empty() {
         return None;
     }
-    if shows_picture(value) {
+    let is_origin = is_beside_picture && says_what_it_is_about(name);
+    if holds(value, DEPTH, &|value| shows_pixels(value) || !is_origin && shows_path(value)) {
         return Some(Looks::Picture);
+    }
+    if leaves_out(name, value) {
+        return Some(Looks::Mask);
     }
     let looks = name_looks_like(name)?;
     // The number of an answer is a label; a number under the name of anything else is about it.
     let is_number = matches!(value, Value::Integer(_) | Value::Number(_) | Value::Bool(_));
     match looks {
+        Looks::Mask if MASKS.contains(&name) && is_all(value) => None,
         Looks::Mask | Looks::Label | Looks::Rejected | Looks::Answer => Some(looks),
         _ if is_number => None,
         _ => Some(looks),
     }
+}
+
+/// Whether a mask's value leaves nothing out.
+fn is_all(value: &Value) -> bool {
+    matches!(value, Value::Bool(true) | Value::Integer(1)) || *value == Value::Number(1.0)
+}
+
+/// Whether a field says of its row that it is not trained.
+fn leaves_out(name: &str, value: &Value) -> bool {
+    let is = |yes: bool| match value {
+        Value::Bool(given) => *given == yes,
+        Value::Integer(given) => *given == i128::from(yes),
+        _ => false,
+    };
+    LEFT_OUT.contains(&name) && is(true) || TAKEN.contains(&name) && is(false)
 }
 
 /// What a field seems to be by its name alone.
@@ -257,6 +309,11 @@ pub(crate) fn name_looks_like(name: &str) -> Option<Looks> {
         return Some(Looks::Picture);
     }
     WORDS.iter().find(|(_, some)| has(some)).map(|(looks, _)| *looks)
+}
+
+/// Whether a name says that the field is about something, and not the thing itself.
+fn says_what_it_is_about(name: &str) -> bool {
+    words(name).iter().any(|word| ABOUT.contains(&word.as_str()))
 }
 
 /// The words of a name: `imagePath_1` is `image`, `path` and `1`.
@@ -283,17 +340,35 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether a value is a picture: its bytes, its base64, the path of its file, or a list or object of those.
-fn shows_picture(value: &Value) -> bool {
+/// Whether a value, or one inside it, is such a one.
+fn holds(value: &Value, depth: usize, is: &impl Fn(&Value) -> bool) -> bool {
+    is(value)
+        || depth > 0
+            && match value {
+                Value::List(list) => list.iter().any(|value| holds(value, depth - 1, is)),
+                Value::Object(Object(fields)) => fields.iter().any(|(_, value)| holds(value, depth - 1, is)),
+                _ => false,
+            }
+}
+
+/// Whether a value is a picture itself: its bytes or its base64.
+fn shows_pixels(value: &Value) -> bool {
     match value {
-        Value::Text(text) => is_picture_text(text) || is_picture_path(text),
+        Value::Text(text) => is_picture_text(text),
         Value::Bytes(bytes) => crate::image::is_picture(bytes),
-        Value::List(list) => list.first().is_some_and(shows_picture),
-        Value::Object(Object(fields)) => fields
-            .iter()
-            .any(|(name, value)| ["bytes", "path", "base64"].contains(&name.as_ref()) && shows_picture(value)),
         _ => false,
     }
+}
+
+fn shows_path(value: &Value) -> bool {
+    matches!(value, Value::Text(text) if is_picture_path(text))
+}
+
+/// Whether two paths may be of the same file: the one is the end of the other. A picture of the same name in another folder is another one.
+pub(crate) fn is_end_of(one: &str, other: &str) -> bool {
+    let (short, long) = if one.len() < other.len() { (one, other) } else { (other, one) };
+    let short = short.trim_start_matches("./");
+    long.strip_suffix(short).is_some_and(|before| !short.is_empty() && (before.is_empty() || before.ends_with('/')))
 }
 
 /// Whether a text is the path of a picture file. A URL says where a picture came from.
@@ -306,6 +381,23 @@ fn is_picture_path(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_the_same_file() {
+        for (one, other) in [
+            ("0.jpg", "pics/0.jpg"),
+            ("pics/0.jpg", "pics/0.jpg"),
+            ("./a/0.jpg", "a/0.jpg"),
+            ("/data/a/0.jpg", "a/0.jpg"),
+        ] {
+            assert!(is_end_of(one, other) && is_end_of(other, one), "{one} {other}");
+        }
+        for (one, other) in
+            [("depth/0.jpg", "rgb/0.jpg"), ("10.jpg", "pics/0.jpg"), ("", "a.jpg"), ("0.jpg", "pics/10.jpg")]
+        {
+            assert!(!is_end_of(one, other) && !is_end_of(other, one), "{one} {other}");
+        }
+    }
 
     #[test]
     fn names_of_what_is_learnt_and_of_what_is_not() {
@@ -327,7 +419,7 @@ mod tests {
             ("chosen", Looks::Answer),
         ] {
             assert_eq!(
-                looks_like(name, &Value::Bool(true)).or(looks_like(name, &Value::Text("x".into()))),
+                looks_like(name, &Value::Bool(false), true).or(looks_like(name, &Value::Text("x".into()), true)),
                 Some(looks),
                 "{name}"
             );
@@ -362,10 +454,33 @@ mod tests {
             "other_question",
         ] {
             let expected = (name == "other_question").then_some(Looks::Question);
-            assert_eq!(looks_like(name, &Value::Text("x".into())), expected, "{name}");
+            assert_eq!(looks_like(name, &Value::Text("x".into()), true), expected, "{name}");
         }
-        assert_eq!(looks_like("source", &Value::Text("coco/1.jpg".into())), Some(Looks::Picture));
-        assert_eq!(looks_like("url", &Value::Text("https://example.org/1.jpg".into())), None);
-        assert_eq!(looks_like("image_path", &Value::Text("".into())), None);
+        let path = || Value::Text("coco/1.jpg".into());
+        assert_eq!(looks_like("scene", &path(), true), Some(Looks::Picture));
+        assert_eq!(looks_like("source", &path(), true), None, "where something comes from is not the thing");
+        assert_eq!(looks_like("source", &path(), false), Some(Looks::Picture), "nothing else is the picture");
+        let within = |name: &'static str, value| Value::Object(Object(vec![(name.into(), value)]));
+        assert_eq!(looks_like("attachments", &Value::List(vec![within("url", path())]), true), Some(Looks::Picture));
+        assert_eq!(looks_like("mm", &within("image", Value::List(vec![path()])), true), Some(Looks::Picture));
+        assert_eq!(looks_like("metadata", &within("file", path()), true), None);
+        let pixels = || Value::Bytes(b"\x89PNG\r\n\x1a\n".to_vec());
+        assert_eq!(looks_like("metadata", &within("file", pixels()), true), Some(Looks::Picture));
+        assert_eq!(looks_like("pages", &Value::List(vec![Value::Null, pixels()]), true), Some(Looks::Picture));
+        for (name, value, looks) in [
+            ("skip", true, Some(Looks::Mask)),
+            ("skip", false, None),
+            ("valid", false, Some(Looks::Mask)),
+            ("valid", true, None),
+            ("use_for_training", false, Some(Looks::Mask)),
+            ("train", true, None),
+            ("train", false, Some(Looks::Mask)),
+        ] {
+            assert_eq!(looks_like(name, &Value::Bool(value), true), looks, "{name}: {value}");
+        }
+        assert_eq!(looks_like("weight", &Value::Number(1.0), true), None);
+        assert_eq!(looks_like("weight", &Value::Number(0.5), true), Some(Looks::Mask));
+        assert_eq!(looks_like("url", &Value::Text("https://example.org/1.jpg".into()), true), None);
+        assert_eq!(looks_like("image_path", &Value::Text("".into()), true), None);
     }
 }

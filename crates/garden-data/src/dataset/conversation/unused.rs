@@ -1,7 +1,7 @@
 //! Unused fields of a row: listed, or refused with the flags that say what they mean.
 
 use super::{Draft, is_meaning, unnumbered};
-use crate::dataset::suspect::{Looks, looks_like, name_looks_like};
+use crate::dataset::suspect::{Looks, is_end_of, looks_like, name_looks_like};
 use crate::dataset::value::{Object, Value};
 use crate::error::Error;
 
@@ -36,22 +36,48 @@ impl<'a> Draft<'_, 'a> {
     /// Refuses unused fields that look like something to learn from, unless a message says the same.
     pub(super) fn check_unused(&self, inside: &str, object: &Object<'a>) -> Result<(), Error> {
         let found: Vec<(&str, &Value<'a>, Looks)> =
-            suspects(object).into_iter().filter(|(_, value, _)| !self.repeats(value)).collect();
+            self.suspects(object).into_iter().filter(|(_, value, _)| !self.repeats(value)).collect();
         let Some((first, value, looks)) = found.first() else { return Ok(()) };
         let problem = format!("is {value}: it looks like {} and is not used", looks.words());
         Err(self.error(&format!("{inside}{first}"), problem).with_hint(self.ways_out(inside, &found)))
     }
 
-    /// Whether a text is that of a message.
+    /// Whether a text says what the row says already: it is that of a message, that of all messages with their marks, or it names a picture that is shown.
     fn repeats(&self, value: &Value<'a>) -> bool {
         let Value::Text(text) = value else { return false };
-        self.messages.iter().any(|message| message.words().trim() == text.trim())
+        let words: Vec<_> = self.messages.iter().map(|message| message.words()).collect();
+        let is_all = || words.len() > 1 && words.iter().all(|words| !words.is_empty() && text.contains(words.trim()));
+        words.iter().any(|words| words.trim() == text.trim()) || is_all() || self.shows(text)
+    }
+
+    /// Whether a text names a picture of the row.
+    fn shows(&self, text: &str) -> bool {
+        let of_parts = self.slots.iter().filter_map(|slot| Some(path_of(&slot.own.as_ref()?.value)?.to_string()));
+        of_parts.chain(self.shown.iter().cloned()).any(|shown| is_end_of(text, &shown))
+    }
+
+    fn has_pictures(&self) -> bool {
+        self.has_row_pictures || self.slots.iter().any(|slot| slot.own.is_some())
+    }
+
+    /// Fields of an object that look like something to learn from.
+    fn suspects<'v>(&self, object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
+        let has = |option: &str| object.0.iter().any(|(name, value)| name == option && !value.is_empty());
+        let has_options = has("A") && has("B");
+        let is_option = |name: &str| has_options && matches!(name.as_bytes(), [b'A'..=b'J']);
+        let looks = |name: &str, value: &Value| {
+            let option = (is_option(name) && !value.is_empty()).then_some(Looks::Question);
+            looks_like(name, value, self.has_pictures()).or(option)
+        };
+        // Objects beside a conversation without placeholders are an annotation.
+        let others = object.0.iter().filter(|(name, _)| name != "objects");
+        others.filter_map(|(name, value)| Some((name.as_ref(), value, looks(name, value)?))).collect()
     }
 
     /// Flags by which unused fields are used or left out.
     fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
         let is_free = |looks: &Looks| match looks {
-            Looks::Picture => !self.has_row_pictures && self.slots.iter().all(|slot| slot.own.is_none()),
+            Looks::Picture => !self.has_pictures(),
             Looks::Question => self.messages.iter().any(|message| message.role == "user" && message.words().is_empty()),
             Looks::System => self.messages.first().is_none_or(|first| first.role != "system"),
             _ => false,
@@ -66,7 +92,7 @@ impl<'a> Draft<'_, 'a> {
 
     /// A hint, with the fields that might be what is missing.
     pub(super) fn with_candidates(&self, hint: &str, object: &Object<'a>, wanted: &[Looks]) -> String {
-        let suspects = suspects(object);
+        let suspects = self.suspects(object);
         let is_text = |value: &Value<'a>| matches!(value, Value::Text(_));
         let mut uses: Vec<(&str, &str)> = Vec::new();
         for looks in wanted {
@@ -93,11 +119,16 @@ impl<'a> Draft<'_, 'a> {
     }
 }
 
-/// Fields of an object that look like something to learn from.
-fn suspects<'v, 'a>(object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
-    // Objects beside a conversation without placeholders are an annotation.
-    let others = object.0.iter().filter(|(name, _)| name != "objects");
-    others.filter_map(|(name, value)| Some((name.as_ref(), value, looks_like(name, value)?))).collect()
+/// The path of a picture, where it is given by one.
+pub(super) fn path_of<'v>(value: &'v Value<'_>) -> Option<&'v str> {
+    match value {
+        Value::Text(text) => Some(text),
+        Value::Object(Object(fields)) => {
+            let path = fields.iter().find(|(name, _)| name == "path").map(|(_, value)| value)?;
+            if let Value::Text(text) = path { Some(text) } else { None }
+        }
+        _ => None,
+    }
 }
 
 /// A flag's value as a shell takes it.
