@@ -48,6 +48,12 @@ pub struct TextConfig {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
+    /// Values of a head (`head_dim`), which need not be hidden size / heads.
+    pub head_dim: usize,
+    /// Whether the projections to queries, keys and values have biases.
+    pub has_qkv_bias: bool,
+    /// Whether the projection from heads back to the hidden size has a bias.
+    pub has_output_bias: bool,
     /// Vocabulary size.
     pub vocabulary: usize,
     /// Epsilon of RMSNorm.
@@ -61,9 +67,14 @@ pub struct TextConfig {
 }
 
 impl TextConfig {
-    /// Head dimension.
-    pub fn head_size(&self) -> usize {
-        self.hidden / self.heads
+    /// Values of all queries of a token.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Values of all keys of a token, and of all its values.
+    pub fn key_width(&self) -> usize {
+        self.kv_heads * self.head_dim
     }
 }
 
@@ -125,7 +136,7 @@ impl Config {
 
     /// The largest head dimension of decoder and vision tower.
     pub fn largest_head(&self) -> usize {
-        self.text.head_size().max(self.vision.head_size())
+        self.text.head_dim.max(self.vision.head_size())
     }
 }
 
@@ -199,12 +210,17 @@ impl<'a> Fields<'a> {
             ));
         }
         let theta = rope.get("rope_theta").or_else(|| self.get("rope_theta")).and_then(Value::as_f64);
+        let (hidden, heads) = (self.whole("hidden_size")?, self.whole("num_attention_heads")?);
         Ok(TextConfig {
-            hidden: self.whole("hidden_size")?,
+            hidden,
             intermediate: self.whole("intermediate_size")?,
             layers: self.whole("num_hidden_layers")?,
-            heads: self.whole("num_attention_heads")?,
+            heads,
             kv_heads: self.whole("num_key_value_heads")?,
+            // transformers' class of this family does not ask `head_dim`; another value there is refused (`check_head`).
+            head_dim: hidden / heads,
+            has_qkv_bias: true,
+            has_output_bias: false,
             vocabulary: self.whole("vocab_size")?,
             epsilon: self.number("rms_norm_eps")? as f32,
             theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
@@ -289,7 +305,7 @@ impl<'a> Fields<'a> {
         self.inside("text_config").unwrap_or(self).check_head(text.hidden / text.heads)?;
         self.inside("vision_config").map_or(Ok(()), |fields| fields.check_head(vision.hidden / vision.heads))?;
         let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
-        if !text.hidden.is_multiple_of(text.heads) || !text.head_size().is_multiple_of(2) {
+        if !text.hidden.is_multiple_of(text.heads) || !text.head_dim.is_multiple_of(2) {
             return wrong(
                 "num_attention_heads",
                 format!("is {}, which does not split {} values into heads of even size", text.heads, text.hidden),
@@ -301,10 +317,10 @@ impl<'a> Fields<'a> {
                 format!("is {}, which does not divide {} heads", text.kv_heads, text.heads),
             );
         }
-        if text.sections.iter().sum::<usize>() != text.head_size() / 2 {
+        if text.sections.iter().sum::<usize>() != text.head_dim / 2 {
             return wrong(
                 "mrope_section",
-                format!("is {:?}; its sum must be half a head, {}", text.sections, text.head_size() / 2),
+                format!("is {:?}; its sum must be half a head, {}", text.sections, text.head_dim / 2),
             );
         }
         if !vision.hidden.is_multiple_of(vision.heads) || !vision.head_size().is_multiple_of(4) {

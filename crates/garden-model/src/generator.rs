@@ -295,7 +295,7 @@ impl Generator {
     /// Prefill: reads a prompt into the KV cache; returns the hidden state of its last token `[1, hidden]`.
     fn prefill(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
         let (text, workspace) = (&self.config.text, &self.workspace);
-        let (tokens, half) = (batch.tokens(), text.head_size() / 2);
+        let (tokens, half) = (batch.tokens(), text.head_dim / 2);
         let images = workspace.images.put(device, batch);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(tokens * text.hidden);

@@ -169,7 +169,7 @@ impl Model {
             attention_tokens: limits.tokens.max(limits.patches),
             segments: limits.rows.max(limits.windows).max(limits.images),
             query_heads: (limits.tokens * text.heads).max(limits.patches * vision.heads),
-            grouped_values: if is_grouped { limits.tokens * text.hidden } else { 0 },
+            grouped_values: if is_grouped { limits.tokens * text.query_width() } else { 0 },
             parameters: trained.len(),
             ..builder.reserve
         };
@@ -529,7 +529,7 @@ impl BatchInputs {
     fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchInputs, OutOfMemory> {
         let images = PatchInputs::build(device, config, limits.patches, limits.windows, limits.images)?;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
-        let angles = limits.tokens.saturating_mul(config.text.head_size() / 2);
+        let angles = limits.tokens.saturating_mul(config.text.head_dim / 2);
         Ok(BatchInputs {
             tokens: make("tokens", Dtype::I32, limits.tokens)?,
             cu_seqlens: make("row starts", Dtype::I32, limits.rows + 1)?,

@@ -23,14 +23,14 @@ pub(crate) fn tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
     list.linear("model.visual.merger.mlp.0", wide, wide, true);
     list.linear("model.visual.merger.mlp.2", wide, vision.out, true);
     list.add("model.language_model.embed_tokens.weight", &[text.vocabulary, text.hidden]);
-    let keys = text.kv_heads * text.head_size();
+    let (queries, keys) = (text.query_width(), text.key_width());
     for index in 0..text.layers {
         let name = format!("model.language_model.layers.{index}");
         list.add(&format!("{name}.input_layernorm.weight"), &[text.hidden]);
-        list.linear(&format!("{name}.self_attn.q_proj"), text.hidden, text.hidden, true);
-        list.linear(&format!("{name}.self_attn.k_proj"), text.hidden, keys, true);
-        list.linear(&format!("{name}.self_attn.v_proj"), text.hidden, keys, true);
-        list.linear(&format!("{name}.self_attn.o_proj"), text.hidden, text.hidden, false);
+        list.linear(&format!("{name}.self_attn.q_proj"), text.hidden, queries, text.has_qkv_bias);
+        list.linear(&format!("{name}.self_attn.k_proj"), text.hidden, keys, text.has_qkv_bias);
+        list.linear(&format!("{name}.self_attn.v_proj"), text.hidden, keys, text.has_qkv_bias);
+        list.linear(&format!("{name}.self_attn.o_proj"), queries, text.hidden, text.has_output_bias);
         list.add(&format!("{name}.post_attention_layernorm.weight"), &[text.hidden]);
         list.swiglu(&format!("{name}.mlp"), text.hidden, text.intermediate, false);
     }

@@ -78,14 +78,14 @@ impl LayerActivations {
         adapters: AdapterSizes,
         mode: Mode,
     ) -> Result<LayerActivations, OutOfMemory> {
-        let (keys, inner) =
-            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let (queries, keys) = (text.query_width(), text.key_width());
+        let inner = Width::inner(device.profile(), text.intermediate).padded;
         let lse = format!("{label} log-sum-exp");
         let lse = device.buffer(purpose, &lse, Dtype::F32, mode.back(tokens).saturating_mul(text.heads))?;
         let (room, kept) = (adapters.room(device.profile()), mode.back(adapters.of_layer));
-        let named = [("queries", text.hidden), ("keys", keys), ("values", keys)];
+        let named = [("queries", queries), ("keys", keys), ("values", keys)];
         let qkv = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
-        let attended = roomy(device, purpose, &format!("{label} attended"), tokens, text.hidden, room)?;
+        let attended = roomy(device, purpose, &format!("{label} attended"), tokens, queries, room)?;
         let middle = activations(device, purpose, &format!("{label} middle"), tokens, text.hidden)?;
         let named = [("gate", inner), ("up", inner)];
         let gate_up = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
@@ -104,7 +104,7 @@ pub(crate) struct DecoderWorkspace {
     normed: Rows,
     /// Its gradient `[tokens, hidden]`.
     normed_gradient: Buffer,
-    /// Gradient of the attention output `[tokens, hidden]`.
+    /// Gradient of the attention output `[tokens, heads * head]`.
     attended_gradient: Buffer,
     qkv_gradient: [Rows; 3],
     mlp: SwigluWorkspace,
@@ -118,14 +118,13 @@ impl DecoderWorkspace {
         adapters: AdapterSizes,
         mode: Mode,
     ) -> Result<DecoderWorkspace, OutOfMemory> {
-        let (keys, inner) =
-            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let (queries, keys) = (text.query_width(), text.key_width());
+        let inner = Width::inner(device.profile(), text.intermediate).padded;
         let (back, room, purpose) = (mode.back(tokens), adapters.room(device.profile()), Purpose::Workspace);
         let normed = roomy(device, purpose, "decoder normed", tokens, text.hidden, room)?;
-        let mut make = |name: &str| activations(device, purpose, name, back, text.hidden);
-        let (normed_gradient, attended_gradient) =
-            (make("decoder normed gradient")?, make("decoder attended gradient")?);
-        let named = [("queries gradient", text.hidden), ("keys gradient", keys), ("values gradient", keys)];
+        let normed_gradient = activations(device, purpose, "decoder normed gradient", back, text.hidden)?;
+        let attended_gradient = activations(device, purpose, "decoder attended gradient", back, queries)?;
+        let named = [("queries gradient", queries), ("keys gradient", keys), ("values gradient", keys)];
         let qkv_gradient = side_by_side(device, purpose, "decoder ", named, back, room)?;
         let mlp = SwigluWorkspace::build(device, "decoder", inner, tokens, back, room)?;
         Ok(DecoderWorkspace { normed, normed_gradient, attended_gradient, qkv_gradient, mlp })
@@ -155,14 +154,14 @@ pub(crate) struct DecoderContext<'a> {
 
 impl Layer {
     pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
-        let (hidden, keys) = (Width::exact(text.hidden), Width::exact(text.kv_heads * text.head_size()));
+        let [hidden, queries, keys] = [text.hidden, text.query_width(), text.key_width()].map(Width::exact);
         builder.narrow_of_layer = 0;
-        let qkv = [("q", hidden), ("k", keys), ("v", keys)];
+        let qkv = [("q", queries), ("k", keys), ("v", keys)];
         let qkv = qkv.map(|(linear, outputs)| (format!("{name}.self_attn.{linear}_proj"), outputs));
         Ok(Layer {
             norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
-            qkv: builder.linears(&qkv, hidden, true)?,
-            o: builder.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, false)?,
+            qkv: builder.linears(&qkv, hidden, text.has_qkv_bias)?,
+            o: builder.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, text.has_output_bias)?,
             norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.epsilon)?,
             mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, text.intermediate, false)?,
         })
@@ -216,7 +215,7 @@ impl Layer {
         self.norm1.forward(pass.device, x, normed, tokens);
         self.qkv.forward(pass, normed, &saved.qkv, tokens, None, saved.kept);
         for heads in queries_and_keys(saved.qkv, text) {
-            pass.device.rotate(heads, text.head_size(), cosines, sines, tokens);
+            pass.device.rotate(heads, text.head_dim, cosines, sines, tokens);
         }
     }
 
@@ -247,23 +246,23 @@ impl Layer {
     ) {
         let DecoderContext { text, workspace, sequence: &Sequence { tokens, cosines, sines, .. } } = context;
         let saved = saved.of(context);
-        let part = |buffer: Buffer| buffer.first(tokens * text.hidden);
-        let (normed, dnormed) = (workspace.normed.first(tokens), part(workspace.normed_gradient));
+        let dnormed = workspace.normed_gradient.first(tokens * text.hidden);
+        let normed = workspace.normed.first(tokens);
         let dnormed_rows = Rows::dense(dnormed, text.hidden);
         // The MLP: its gradient is added to the residual's.
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         self.mlp.backward(pass, normed, dx, dnormed_rows, tokens, &saved.of_mlp(workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
-        let dattended = part(workspace.attended_gradient);
-        let to = Rows::dense(dattended, text.hidden);
+        let dattended = workspace.attended_gradient.first(tokens * text.query_width());
+        let to = Rows::dense(dattended, text.query_width());
         self.o.backward(pass, saved.attended, &[dx], Some(to), tokens, saved.kept);
         let dqkv = workspace.qkv_gradient.map(|part| part.first(tokens));
         let [dq, dk, dv] = qkv_heads(dqkv, text);
         let attention = attention(context, &saved);
         pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, dq, dk, dv);
         for heads in queries_and_keys(dqkv, text) {
-            pass.device.rotate_backward(heads, text.head_size(), cosines, sines, tokens);
+            pass.device.rotate_backward(heads, text.head_dim, cosines, sines, tokens);
         }
         self.norm1.forward(pass.device, x, normed, tokens);
         self.qkv.backward(pass, normed, &dqkv, wants_dx.then_some(dnormed_rows), tokens, saved.kept);
@@ -323,7 +322,7 @@ fn attention(context: DecoderContext, saved: &LayerActivations) -> Attention {
         query,
         key,
         value,
-        head_size: text.head_size(),
+        head_size: text.head_dim,
         cu_seqlens: sequence.cu_seqlens,
         segments: sequence.rows,
         longest: sequence.longest,

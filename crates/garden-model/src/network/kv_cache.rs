@@ -31,14 +31,14 @@ impl KvCache {
         rows: usize,
         context: usize,
     ) -> Result<KvCache, OutOfMemory> {
-        let (length, width) = (rows.saturating_mul(context), text.kv_heads * text.head_size());
+        let (length, width) = (rows.saturating_mul(context), text.key_width());
         let mut make = |layer: usize, name: &str| {
             activations(device, Purpose::KvCache, &format!("layer {layer} cached {name}"), length, width)
         };
         let layers = (0..text.layers)
             .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
         let layers = layers.collect::<Result<_, OutOfMemory>>()?;
-        let row = device.profile().kv_cache_workspace(text.heads, context, text.head_size());
+        let row = device.profile().kv_cache_workspace(text.heads, context, text.head_dim);
         let mut make =
             || device.buffer(Purpose::Workspace, "attention over the cache", Dtype::F32, rows.saturating_mul(row));
         let workspace = if row > 0 { Some((make()?, row)) } else { None };
@@ -94,7 +94,7 @@ impl StepInputs {
         rows: usize,
         tokens: usize,
     ) -> Result<StepInputs, OutOfMemory> {
-        let half = text.head_size() / 2;
+        let half = text.head_dim / 2;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
         Ok(StepInputs {
             cu_seqlens: make("row starts", Dtype::I32, rows + 1)?,

@@ -66,7 +66,7 @@ fn frequencies(count: usize, theta: f32) -> Vec<f32> {
 
 /// The decoder's table (M-RoPE): each section of frequencies rotates with time, row or column.
 pub(crate) fn of_tokens(positions: &[[i32; 3]], text: &TextConfig) -> Table {
-    let width = text.head_size() / 2;
+    let width = text.head_dim / 2;
     let all = positions.iter().flatten().map(|position| *position as usize);
     let known = Known::of(all, frequencies(width, text.theta));
     let mut table = Table::with_room(positions.len() * width);

@@ -466,7 +466,7 @@ fn the_plan_is_what_is_used_and_does_not_grow(make: Make) {
         let backward = plan.buffers.iter().filter(|buffer| buffer.label.contains("gradient") && buffer.bytes > 0);
         assert_eq!(backward.count(), 0, "{}", run.name());
         let (text, limits) = (&run.config.text, run.limits());
-        let values = limits.rows * limits.context * text.kv_heads * text.head_size();
+        let values = limits.rows * limits.context * text.key_width();
         let profile = device.profile();
         let bytes = (values * profile.activations.size()).next_multiple_of(profile.alignment);
         assert_eq!(plan.bytes(Purpose::KvCache), 2 * text.layers * bytes, "{}", run.name());

@@ -91,7 +91,7 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
     let mut planner = Planner::for_cpu(1);
     case.build(&mut planner, GradientCheckpointing::PerLayer);
     let text = &case.config.text;
-    let keys = text.kv_heads * text.head_size();
+    let keys = text.key_width();
     let values = [(text.hidden, text.hidden), (keys, text.hidden), (keys, text.hidden), (text.hidden, text.hidden)];
     let inner = [(text.intermediate, text.hidden), (text.intermediate, text.hidden), (text.hidden, text.intermediate)];
     let mut expected = 0;

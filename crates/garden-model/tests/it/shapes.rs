@@ -137,7 +137,7 @@ fn released_models_take_what_their_numbers_say() {
         let weights = plan.bytes(Purpose::Weights) as f64 / (2.0 * preset.parameters as f64);
         assert!((1.0..1.001).contains(&weights), "{}: {weights}", preset.name);
         let (hidden, inner) = (config.text.hidden, config.text.intermediate);
-        let keys = config.text.kv_heads * config.text.head_size();
+        let keys = config.text.key_width();
         let sides = 4 * hidden + 2 * (hidden + keys) + 3 * (hidden + inner);
         let values = 16 * config.text.layers * sides;
         assert_eq!(plan.bytes(Purpose::Adapters), 4 * values, "{}", preset.name);

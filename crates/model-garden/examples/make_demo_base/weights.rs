@@ -29,16 +29,17 @@ pub fn shapes(config: &Config) -> Vec<(String, Vec<usize>)> {
     all.linear(&format!("{name}.merger.mlp.0"), wide, wide, Bias::Yes);
     all.linear(&format!("{name}.merger.mlp.2"), wide, vision.out, Bias::Yes);
 
-    let (name, hidden, keys) = ("model.language_model", text.hidden, text.kv_heads * text.head_size());
+    let (name, hidden) = ("model.language_model", text.hidden);
+    let (queries, keys) = (text.query_width(), text.key_width());
     all.add(format!("{name}.embed_tokens.weight"), &[text.vocabulary, hidden]);
     for layer in 0..text.layers {
         let name = format!("{name}.layers.{layer}");
         all.add(format!("{name}.input_layernorm.weight"), &[hidden]);
         all.add(format!("{name}.post_attention_layernorm.weight"), &[hidden]);
-        all.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, Bias::Yes);
+        all.linear(&format!("{name}.self_attn.q_proj"), hidden, queries, Bias::Yes);
         all.linear(&format!("{name}.self_attn.k_proj"), hidden, keys, Bias::Yes);
         all.linear(&format!("{name}.self_attn.v_proj"), hidden, keys, Bias::Yes);
-        all.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, Bias::No);
+        all.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, Bias::No);
         all.swiglu(&name, hidden, text.intermediate, Bias::No);
     }
     all.add(format!("{name}.norm.weight"), &[hidden]);

@@ -115,12 +115,12 @@ impl Work {
         let number = |values: usize| values as f64;
         let (tokens, patches, image_tokens) =
             (number(self.tokens()), number(self.patches()), number(self.rows * self.image_tokens));
-        let (hidden, keys) = (number(text.hidden), number(text.kv_heads * text.head_size()));
-        let layer = 2.0 * hidden * hidden + 2.0 * hidden * keys + 3.0 * hidden * number(text.intermediate);
+        let [hidden, queries, keys] = [text.hidden, text.query_width(), text.key_width()].map(number);
+        let layer = 2.0 * hidden * (queries + keys) + 3.0 * hidden * number(text.intermediate);
         let linears = 2.0 * tokens * layer * number(text.layers);
         // A token sees itself and those before it: scores, and values weighed by them.
         let seen = number(self.rows * self.row_tokens() * (self.row_tokens() + 1) / 2);
-        let attention = 4.0 * hidden * seen * number(text.layers);
+        let attention = 4.0 * queries * seen * number(text.layers);
         let head = 2.0 * number(self.trained()) * hidden * number(text.vocabulary);
 
         let (width, wide) = (number(vision.hidden), number(vision.merged() * vision.hidden));
