@@ -35,6 +35,15 @@ pub struct Config {
     pub is_quantised: bool,
 }
 
+/// RMSNorm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// Epsilon.
+    pub epsilon: f32,
+    /// Whether its weight gets weight decay in transformers' trainers, which leave out those whose names say that they are norms.
+    pub is_decayed: bool,
+}
+
 /// The decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
@@ -56,8 +65,8 @@ pub struct TextConfig {
     pub has_output_bias: bool,
     /// Vocabulary size.
     pub vocabulary: usize,
-    /// Epsilon of RMSNorm.
-    pub epsilon: f32,
+    /// Its norms.
+    pub norm: NormSpec,
     /// Base of the rotary frequencies (`rope_theta`).
     pub theta: f32,
     /// Rotary frequencies for time, row and column (`mrope_section`).
@@ -101,7 +110,12 @@ pub struct VisionConfig {
     pub full_blocks: Vec<usize>,
     /// Hidden size of a merged token (`out_hidden_size`).
     pub out: usize,
+    /// Its norms.
+    pub norm: NormSpec,
 }
+
+/// Norms of the vision tower: set in the model's code, not in its configuration. They are called `norm1`, `norm2` and `ln_q`, which transformers' trainers decay.
+pub(crate) const VISION_NORM: NormSpec = NormSpec { epsilon: 1e-6, is_decayed: true };
 
 impl VisionConfig {
     /// Head dimension.
@@ -222,7 +236,7 @@ impl<'a> Fields<'a> {
             has_qkv_bias: true,
             has_output_bias: false,
             vocabulary: self.whole("vocab_size")?,
-            epsilon: self.number("rms_norm_eps")? as f32,
+            norm: NormSpec { epsilon: self.number("rms_norm_eps")? as f32, is_decayed: false },
             theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
             sections: rope.sections()?,
             attention_dropout: self.get("attention_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
@@ -273,6 +287,7 @@ impl<'a> Fields<'a> {
             window: side,
             full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
             out: self.whole("out_hidden_size")?,
+            norm: VISION_NORM,
         })
     }
 

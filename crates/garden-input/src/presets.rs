@@ -2,7 +2,7 @@
 //!
 //! They match `config.json` on the hub; tests check the parameter count of each against the published one.
 
-use crate::config::{Config, TextConfig, VisionConfig};
+use crate::config::{Config, NormSpec, TextConfig, VISION_NORM, VisionConfig};
 
 /// A released model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Config {
                 has_qkv_bias: true,
                 has_output_bias: false,
                 vocabulary: 544,
-                epsilon: 1e-6,
+                norm: NormSpec { epsilon: 1e-6, is_decayed: false },
                 theta: 1e4,
                 sections: [4, 6, 6],
                 attention_dropout: 0.0,
@@ -123,6 +123,7 @@ impl Config {
                 window: 4,
                 full_blocks: vec![2],
                 out: 128,
+                norm: VISION_NORM,
             },
             is_tied: true,
             image_token: 536,
@@ -155,7 +156,7 @@ impl Preset {
                 has_qkv_bias: true,
                 has_output_bias: false,
                 vocabulary: sizes.vocabulary,
-                epsilon: 1e-6,
+                norm: NormSpec { epsilon: 1e-6, is_decayed: false },
                 theta: 1e6,
                 sections: [16, 24, 24],
                 attention_dropout: 0.0,
@@ -172,6 +173,7 @@ impl Preset {
                 window: 4,
                 full_blocks: vec![7, 15, 23, 31],
                 out: sizes.hidden,
+                norm: VISION_NORM,
             },
             is_tied: sizes.is_tied,
             image_token: 151_655,

@@ -1,7 +1,8 @@
 //! The whole model: its buffers, and the forward and backward pass over a batch.
 
 use garden_device::{
-    AdamW, Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Rows, Stage, StepScalars,
+    AdamW, Buffer, Device, DeviceError, Dtype, GROUPS, OutOfMemory, ParameterGroup, Purpose, Reserve, Rows, Stage,
+    StepScalars,
 };
 
 use crate::batch::{Batch, longest};
@@ -17,8 +18,9 @@ use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, Parameter, Storage};
 use crate::network::pass::Pass;
 use crate::network::patches::{PatchInputs, Patches};
+use crate::network::role::{EVERY_BATCH, Part, WITH_IMAGES};
 use crate::network::vision::{VisionContext, VisionWorkspace};
-use crate::optimizer::{Optimizer, RateGroup};
+use crate::optimizer::Optimizer;
 use garden_input::{Config, Limits};
 
 /// Trainable parameters.
@@ -32,19 +34,11 @@ pub enum Training {
 }
 
 impl Training {
-    /// Whether parameters of the vision tower are trained.
-    pub fn reaches_vision(&self) -> bool {
+    /// Whether parameters of a part of a model are trained.
+    pub fn reaches(&self, part: Part, config: &Config) -> Result<bool, Error> {
         match self {
-            Training::Lora(lora) => lora.reaches_vision(),
-            Training::Full => true,
-        }
-    }
-
-    /// Whether parameters of the merger are trained.
-    pub fn reaches_merger(&self) -> bool {
-        match self {
-            Training::Lora(lora) => lora.reaches_merger(),
-            Training::Full => true,
+            Training::Lora(lora) => lora.reaches(part, config),
+            Training::Full => Ok(true),
         }
     }
 }
@@ -58,22 +52,6 @@ pub struct StepResult {
     pub hits: usize,
     /// The norm of all gradients at the update, before clipping.
     pub gradient_norm: f32,
-}
-
-/// Number of updates of each part of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Updates {
-    pub vision: u32,
-    pub decoder: u32,
-}
-
-impl Updates {
-    pub fn of(&self, part: Part) -> u32 {
-        match part {
-            Part::Vision => self.vision,
-            Part::Decoder => self.decoder,
-        }
-    }
 }
 
 /// A model on a device.
@@ -300,12 +278,13 @@ impl Model {
         self.losses(device, batch)
     }
 
-    pub(crate) fn updates(&self) -> Updates {
-        Updates { vision: self.scalars.vision_updates, decoder: self.scalars.decoder_updates }
+    /// Number of updates of a group of parameters.
+    pub(crate) fn updates_of(&self, group: ParameterGroup) -> u32 {
+        self.scalars.updates_of(group)
     }
 
-    pub(crate) fn set_updates(&mut self, updates: Updates) {
-        (self.scalars.vision_updates, self.scalars.decoder_updates) = (updates.vision, updates.decoder);
+    pub(crate) fn set_updates(&mut self, updates: [u32; GROUPS]) {
+        self.scalars.updates = updates;
     }
 
     /// The loss at each position that counts, in order, of the batch that was learnt last.
@@ -350,8 +329,8 @@ impl Model {
         device.mark(Stage::Update);
         let scalars = &mut self.scalars;
         (scalars.rate, scalars.gradient_scale) = (rate, gradient_scale);
-        scalars.decoder_updates += 1;
-        scalars.vision_updates += u32::from(had_images);
+        scalars.updates[usize::from(EVERY_BATCH.0)] += 1;
+        scalars.updates[usize::from(WITH_IMAGES.0)] += u32::from(had_images);
         device.upload(self.workspace.scalars, bytes_of(&self.scalars.words()));
         if gradient_scale != 1.0 {
             device.scale(self.gradients, self.workspace.scalars);
@@ -359,8 +338,8 @@ impl Model {
         let squares = self.workspace.results.part(2, 1);
         // Gradients of parameters that took no part are zero.
         device.add_squares(self.gradients, squares);
-        let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
-        let rates = [RateGroup::Vision, RateGroup::Merger].map(|group| optimizer.factor(group));
+        let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.role.group() == EVERY_BATCH);
+        let rates = [Part::Tower, Part::Merger].map(|part| optimizer.factor(part));
         for (factor, buffer) in rates.into_iter().zip(self.workspace.group_scalars) {
             if factor != 1.0 {
                 let scalars = StepScalars { rate: rate * factor, ..self.scalars };
@@ -368,9 +347,9 @@ impl Model {
             }
         }
         let (all, [vision, merger]) = (self.workspace.scalars, self.workspace.group_scalars);
-        let scalars = |group| match group {
-            RateGroup::Vision if optimizer.vision_factor != 1.0 => vision,
-            RateGroup::Merger if optimizer.merger_factor != 1.0 => merger,
+        let scalars = |part| match part {
+            Part::Tower if optimizer.vision_factor != 1.0 => vision,
+            Part::Merger if optimizer.merger_factor != 1.0 => merger,
             _ => all,
         };
         optimizer.update(device, taking_part, squares, scalars, &mut self.updates);

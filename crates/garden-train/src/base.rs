@@ -49,7 +49,7 @@ fn of_tensor(sample: &TensorSample<'_>) -> u64 {
 fn meaning(config: &Config) -> Vec<u64> {
     let (text, vision) = (&config.text, &config.vision);
     let sizes = [text.heads, text.kv_heads, vision.heads, vision.patch, vision.frames, vision.merge, vision.window];
-    let bits = [text.epsilon, text.theta].map(f32::to_bits);
+    let bits = [text.norm.epsilon, text.theta].map(f32::to_bits);
     let blocks = text.sections.iter().chain(&vision.full_blocks).map(|block| *block as u64);
     let sizes = sizes.into_iter().map(|size| size as u64).chain(bits.map(u64::from)).chain(blocks);
     sizes.chain([u64::from(config.is_tied), config.image_token as u64]).collect()

@@ -10,8 +10,9 @@ use crate::network::linear::{AdapterSizes, Linears};
 use crate::network::mode::Mode;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
+use crate::network::role::Kind;
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
-use garden_input::TextConfig;
+use garden_input::{NormSpec, TextConfig};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Debug)]
@@ -32,9 +33,10 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    pub fn build(builder: &mut Builder, name: &str, size: usize, epsilon: f32) -> Result<Norm, Error> {
-        let (weight, gradient) = builder.vector(&format!("{name}.weight"), Width::exact(size))?;
-        Ok(Norm { weight, gradient, epsilon })
+    pub fn build(builder: &mut Builder, name: &str, size: usize, spec: NormSpec) -> Result<Norm, Error> {
+        let kind = Kind::Norm { is_decayed: spec.is_decayed };
+        let (weight, gradient) = builder.vector(&format!("{name}.weight"), Width::exact(size), kind)?;
+        Ok(Norm { weight, gradient, epsilon: spec.epsilon })
     }
 
     /// y `[rows, size]` from x `[rows, size]`.
@@ -159,10 +161,10 @@ impl Layer {
         let qkv = [("q", queries), ("k", keys), ("v", keys)];
         let qkv = qkv.map(|(linear, outputs)| (format!("{name}.self_attn.{linear}_proj"), outputs));
         Ok(Layer {
-            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
+            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.norm)?,
             qkv: builder.linears(&qkv, hidden, text.has_qkv_bias)?,
             o: builder.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, text.has_output_bias)?,
-            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.epsilon)?,
+            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.norm)?,
             mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, text.intermediate, false)?,
         })
     }

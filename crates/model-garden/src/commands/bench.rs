@@ -89,7 +89,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
     let mut opened = open(arguments.device, arguments.threads, printer)?;
     let free = opened.free()?;
     let mut planner = Planner::like(opened.device().profile());
-    let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16);
+    let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16).map_err(|error| failed(&error))?;
     build(arguments, &work, &mut planner, &shapes)?;
     let planned = planner.plan().clone();
     if let Some(refusal) = refusal(&work, &opened, &planned, free) {

@@ -285,7 +285,8 @@ impl Profile<'_> {
         let mut opened: Opened = bench::open(choice, self.recipe.threads, self.printer)?;
         let free = opened.free()?;
         let mut planner = Planner::like(opened.device().profile());
-        self.build(work, &mut planner, &Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16))?;
+        let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16);
+        self.build(work, &mut planner, &shapes.map_err(|error| failed(&error))?)?;
         if let Some(refusal) = bench::refusal(work, &opened, planner.plan(), free) {
             return Err(Failure { hint: None, ..refusal });
         }

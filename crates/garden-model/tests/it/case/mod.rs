@@ -114,9 +114,10 @@ impl Case {
         if quantisation.is_null() || quantisation["stored"].as_bool().unwrap() {
             return Storage::default();
         }
-        let kept = quantisation["skip_modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().into());
+        let kept =
+            quantisation["skip_modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_string());
         let is_double = quantisation["double"].as_bool().unwrap();
-        Storage { four_bit: Some(FourBit { is_double, kept: kept.collect() }), ..Storage::default() }
+        Storage { four_bit: Some(FourBit { is_double, kept: Some(kept.collect()) }), ..Storage::default() }
     }
 
     pub fn limits(&self) -> Limits {
