@@ -102,7 +102,7 @@ kernels: setup setup-nvrtc ## compile the kernels of GPUs for every card that is
 
 # Crates whose tests run on a GPU, and what those read.
 GPU_CRATES := garden-device garden-model
-GPU_FIXTURES := testdata/tiny-model testdata/reference/recorded testdata/reference/recorded_generation testdata/reference/recorded_merged testdata/reference/recorded_quantised
+GPU_FIXTURES := testdata/tiny-model testdata/reference/recorded testdata/reference/recorded_generation testdata/reference/recorded_merged testdata/reference/recorded_quantised testdata/reference/recorded_mixed
 GPU_TESTS := dist/gpu-tests
 
 # Stripped, since the symbols are three quarters of a test program.

@@ -2,7 +2,9 @@
 //!
 //! They match `config.json` on the hub; tests check the parameter count of each against the published one.
 
-use crate::config::{Config, NormSpec, TextConfig, VISION_NORM, VisionConfig};
+use crate::config::{
+    AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VISION_NORM, VisionConfig,
+};
 
 /// A released model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,21 +99,20 @@ impl Config {
     /// A model small enough to train on a CPU in moments; `model-garden demo` uses it.
     pub fn tiny() -> Config {
         Config {
-            text: TextConfig {
-                hidden: 128,
-                intermediate: 256,
-                layers: 3,
-                heads: 4,
-                kv_heads: 2,
-                head_dim: 32,
-                has_qkv_bias: true,
-                has_output_bias: false,
-                vocabulary: 544,
-                norm: NormSpec { epsilon: 1e-6, is_decayed: false },
-                theta: 1e4,
-                sections: [4, 6, 6],
-                attention_dropout: 0.0,
-            },
+            text: decoder(
+                Sizes {
+                    hidden: 128,
+                    intermediate: 256,
+                    layers: 3,
+                    heads: 4,
+                    kv_heads: 2,
+                    vocabulary: 544,
+                    is_tied: true,
+                    vision_intermediate: 192,
+                },
+                1e4,
+                [4, 6, 6],
+            ),
             vision: VisionConfig {
                 depth: 3,
                 hidden: 96,
@@ -146,21 +147,7 @@ impl Preset {
     pub fn config(self) -> Config {
         let sizes = self.sizes;
         Config {
-            text: TextConfig {
-                hidden: sizes.hidden,
-                intermediate: sizes.intermediate,
-                layers: sizes.layers,
-                heads: sizes.heads,
-                kv_heads: sizes.kv_heads,
-                head_dim: sizes.hidden / sizes.heads,
-                has_qkv_bias: true,
-                has_output_bias: false,
-                vocabulary: sizes.vocabulary,
-                norm: NormSpec { epsilon: 1e-6, is_decayed: false },
-                theta: 1e6,
-                sections: [16, 24, 24],
-                attention_dropout: 0.0,
-            },
+            text: decoder(sizes, 1e6, [16, 24, 24]),
             vision: VisionConfig {
                 depth: 32,
                 hidden: 1280,
@@ -181,6 +168,17 @@ impl Preset {
             is_quantised: false,
         }
     }
+}
+
+fn decoder(sizes: Sizes, theta: f32, sections: [usize; 3]) -> TextConfig {
+    let Sizes { hidden, intermediate, layers, heads, kv_heads, vocabulary, .. } = sizes;
+    let norm = NormSpec { epsilon: 1e-6, is_decayed: false };
+    let rotary = RotarySpec { theta, sections };
+    let (head_dim, has_qkv_bias, has_output_bias) = (hidden / heads, true, false);
+    let attention = AttentionSpec { heads, kv_heads, head_dim, has_qkv_bias, has_output_bias, rotary };
+    let mlp = MlpSpec { intermediate, has_bias: false };
+    let layers = vec![LayerSpec { norm, mixer: Mixer::Attention(attention), mlp }; layers];
+    TextConfig { hidden, vocabulary, layers, norm, attention_dropout: 0.0 }
 }
 
 #[cfg(test)]

@@ -68,7 +68,8 @@ impl Network {
         }
         let (embedding, embedding_gradient) =
             builder.weight(&embedding, &[text.vocabulary, text.hidden], Kind::Embedding)?;
-        let layers = (0..text.layers).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text));
+        let layers =
+            (0..text.layers.len()).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text, index));
         let layers = layers.collect::<Result<Vec<Layer>, Error>>()?;
         let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.norm)?;
         let (weight, gradient) = match config.is_tied {

@@ -188,8 +188,10 @@ impl VisionWorkspace {
         let mut save =
             |purpose, index| BlockActivations::build(device, purpose, &label(index), vision, patches, kept, room);
         let saved = match mode {
-            Mode::Inference => Saved::OneLayer(save(Purpose::Workspace, 0)?),
-            Mode::Training => Saved::build(checkpointing, vision.depth, save)?,
+            Mode::Inference => {
+                Saved::EachKind { of_kinds: vec![save(Purpose::Workspace, 0)?], kinds: vec![0; vision.depth] }
+            }
+            Mode::Training => Saved::build(checkpointing, vec![0; vision.depth], save)?,
         };
         let (back, inner) = (mode.back(patches), Width::inner(device.profile(), vision.intermediate).padded);
         let purpose = Purpose::Workspace;
@@ -337,7 +339,7 @@ impl Vision {
         self.merger.norm.backward(pass.device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
             let mut saved = *workspace.saved.of(index);
-            if workspace.saved.is_gone(index, self.blocks.len()) {
+            if workspace.saved.is_gone(index) {
                 block.forward(pass, context, at(index), None, &saved);
                 saved.is_whole = false;
             }

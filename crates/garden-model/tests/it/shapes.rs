@@ -139,10 +139,10 @@ fn released_models_take_what_their_numbers_say() {
         // Two bytes for each parameter; biases and norms have four.
         let weights = plan.bytes(Purpose::Weights) as f64 / (2.0 * preset.parameters as f64);
         assert!((1.0..1.001).contains(&weights), "{}: {weights}", preset.name);
-        let (hidden, inner) = (config.text.hidden, config.text.intermediate);
-        let keys = config.text.key_width();
+        let (hidden, inner) = (config.text.hidden, config.text.layers[0].mlp.intermediate);
+        let keys = config.text.layers[0].attention().key_width();
         let sides = 4 * hidden + 2 * (hidden + keys) + 3 * (hidden + inner);
-        let values = 16 * config.text.layers * sides;
+        let values = 16 * config.text.layers.len() * sides;
         assert_eq!(plan.bytes(Purpose::Adapters), 4 * values, "{}", preset.name);
         assert_eq!(plan.bytes(Purpose::Gradients), 4 * values);
         assert_eq!(plan.bytes(Purpose::Optimizer), 8 * values);

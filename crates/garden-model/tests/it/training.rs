@@ -470,7 +470,7 @@ fn recomputing_keeps_one_activation_per_layer(make: Make) {
     let (text, vision, limits) = (&case.config.text, &case.config.vision, case.limits());
     let profile = make().profile().clone();
     let aligned = |values: usize| (values * profile.activations.size()).next_multiple_of(profile.alignment);
-    let inputs = (text.layers + 1) * aligned(limits.tokens * text.hidden)
+    let inputs = (text.layers.len() + 1) * aligned(limits.tokens * text.hidden)
         + (vision.depth + 1) * aligned(limits.patches * vision.hidden);
     assert_eq!(few.bytes(Purpose::Activations), inputs);
     assert!(

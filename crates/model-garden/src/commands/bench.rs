@@ -184,7 +184,7 @@ pub(super) fn failed(error: &dyn std::error::Error) -> Failure {
 fn config(arguments: &cli::Bench) -> Config {
     let mut config = arguments.shape.config.clone();
     if let Some(layers) = arguments.layers {
-        config.text.layers = config.text.layers.min(layers as usize);
+        config.text.layers.truncate(layers as usize);
         config.vision.depth = config.vision.depth.min(layers as usize);
     }
     config

@@ -55,8 +55,8 @@ fn subject(measured: &Measured) -> String {
     let layers = match is_part(measured) {
         true => format!(
             "only {} of {} decoder layers and {} of {} vision blocks\n",
-            work.config.text.layers,
-            arguments.shape.config.text.layers,
+            work.config.text.layers.len(),
+            arguments.shape.config.text.layers.len(),
             work.config.vision.depth,
             arguments.shape.config.vision.depth
         ),
@@ -199,7 +199,7 @@ pub fn json(measured: &Measured) -> Value {
         "recompute": arguments.recompute,
         "trains_vision": arguments.vision,
         "layers": {
-            "decoder": work.config.text.layers,
+            "decoder": work.config.text.layers.len(),
             "vision": work.config.vision.depth,
             "is_part": is_part(measured),
         },
