@@ -19,7 +19,7 @@ use crate::generator::sampling::{Sampler, Sampling, random_of_row};
 use crate::model::{Model, upload};
 use crate::network::Network;
 use crate::network::activations::{GradientCheckpointing, activations};
-use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, LayerSizes};
 use crate::network::head::HeadWorkspace;
 use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
 use crate::network::linear::{AdapterSizes, LinearWorkspace};
@@ -463,13 +463,14 @@ impl Workspace {
         let (text, mode) = (&config.text, Mode::Inference);
         let all = limits.context.max(limits.rows);
         let at_once = CHUNK.min(limits.context).max(limits.rows);
+        let sizes = LayerSizes { hidden: text.hidden, tokens: at_once, adapters, mode };
         Ok(Workspace {
             tokens: device.buffer(Purpose::Batch, "tokens", Dtype::I32, all)?,
             images,
             step: StepInputs::build(device, text, limits.rows, at_once)?,
             x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
-            layers: LayerActivations::of_kinds(device, text, at_once, adapters, mode)?,
-            decoder: DecoderWorkspace::of_kinds(device, text, at_once, adapters, mode)?,
+            layers: LayerActivations::of_kinds(device, text, sizes)?,
+            decoder: DecoderWorkspace::of_kinds(device, text, sizes)?,
             vision,
             linear: LinearWorkspace::build(device, adapters, at_once.max(limits.patches), mode)?,
             head: HeadWorkspace::build(device, text, limits.rows, mode)?,

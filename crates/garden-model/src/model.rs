@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::network::Network;
 use crate::network::activations::{GradientCheckpointing, Saved, activations, roomy};
-use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, LayerSizes, Sequence};
 use crate::network::head::{Asked, HeadWorkspace};
 use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
@@ -453,11 +453,12 @@ impl Workspace {
             activations(device, Purpose::Activations, &format!("layer {index} input"), tokens, text.hidden)
         });
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
+        let sizes = LayerSizes { hidden: text.hidden, tokens, adapters, mode: Mode::Training };
         let save = |device: &mut dyn Device| {
             let kinds = network.layers.iter().map(|layer| layer.kind).collect();
             Saved::build(checkpointing, kinds, |purpose, index| {
                 let (label, spec) = (format!("layer {index}"), &text.layers[index]);
-                LayerActivations::build(device, purpose, &label, text.hidden, spec, tokens, adapters, Mode::Training)
+                LayerActivations::build(device, purpose, &label, spec, sizes)
             })
         };
         // The activations of all layers are needed to the end; those of a single recomputed layer lie in the block below.
@@ -485,7 +486,7 @@ impl Workspace {
         }
         let saved = all_saved.map_or_else(|| save(device), Ok)?;
         let linear = LinearWorkspace::build(device, adapters, adapted_rows, Mode::Training)?;
-        let decoder = DecoderWorkspace::of_kinds(device, text, tokens, adapters, Mode::Training)?;
+        let decoder = DecoderWorkspace::of_kinds(device, text, sizes)?;
         let head = HeadWorkspace::build(device, text, limits.targets, Mode::Training)?;
         let room = adapters.room(device.profile());
         let dx = roomy(device, Purpose::Workspace, "gradient", tokens, text.hidden, room)?;

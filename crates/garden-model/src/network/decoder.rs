@@ -56,6 +56,15 @@ impl Norm {
     }
 }
 
+/// What the buffers of layers are sized for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSizes {
+    pub hidden: usize,
+    pub tokens: usize,
+    pub adapters: AdapterSizes,
+    pub mode: Mode,
+}
+
 /// Activations of a layer that its backward pass needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerActivations {
@@ -76,17 +85,15 @@ pub(crate) struct LayerActivations {
 }
 
 impl LayerActivations {
-    /// Allocates activations for `tokens` tokens.
+    /// Allocates activations of a layer.
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
-        hidden: usize,
         spec: &LayerSpec,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        sizes: LayerSizes,
     ) -> Result<LayerActivations, OutOfMemory> {
+        let LayerSizes { hidden, tokens, adapters, mode } = sizes;
         let attention = spec.attention();
         let (queries, keys) = (attention.query_width(), attention.key_width());
         let inner = Width::inner(device.profile(), spec.mlp.intermediate).padded;
@@ -110,16 +117,12 @@ impl LayerActivations {
     pub fn of_kinds(
         device: &mut dyn Device,
         text: &TextConfig,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        sizes: LayerSizes,
     ) -> Result<Vec<LayerActivations>, OutOfMemory> {
-        let kinds = text.kinds();
         let of_kind = |(kind, spec): (usize, &LayerSpec)| {
-            let label = label_of_kind(kind);
-            LayerActivations::build(device, Purpose::Workspace, &label, text.hidden, spec, tokens, adapters, mode)
+            LayerActivations::build(device, Purpose::Workspace, &label_of_kind(kind), spec, sizes)
         };
-        kinds.iter().enumerate().map(of_kind).collect()
+        text.kinds().iter().enumerate().map(of_kind).collect()
     }
 }
 
@@ -146,26 +149,20 @@ impl DecoderWorkspace {
     pub fn of_kinds(
         device: &mut dyn Device,
         text: &TextConfig,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        sizes: LayerSizes,
     ) -> Result<Vec<DecoderWorkspace>, OutOfMemory> {
-        let kinds = text.kinds();
-        let of_kind = |(kind, spec): (usize, &LayerSpec)| {
-            DecoderWorkspace::build(device, &label_of_kind(kind), text.hidden, spec, tokens, adapters, mode)
-        };
-        kinds.iter().enumerate().map(of_kind).collect()
+        let of_kind =
+            |(kind, spec): (usize, &LayerSpec)| DecoderWorkspace::build(device, &label_of_kind(kind), spec, sizes);
+        text.kinds().iter().enumerate().map(of_kind).collect()
     }
 
     fn build(
         device: &mut dyn Device,
         label: &str,
-        hidden: usize,
         spec: &LayerSpec,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        sizes: LayerSizes,
     ) -> Result<DecoderWorkspace, OutOfMemory> {
+        let LayerSizes { hidden, tokens, adapters, mode } = sizes;
         let (queries, keys) = (spec.attention().query_width(), spec.attention().key_width());
         let inner = Width::inner(device.profile(), spec.mlp.intermediate).padded;
         let (back, room, purpose) = (mode.back(tokens), adapters.room(device.profile()), Purpose::Workspace);
