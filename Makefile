@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-folders parity-grid parity-grid-record plan-peaks disturbed-training nightly serve-fuzz serve-clients serve-hostile serve-kills
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser setup-nvrtc wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-folders parity-grid parity-grid-record plan-peaks disturbed-training kernels nightly serve-fuzz serve-clients serve-hostile serve-kills
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,13 @@ setup-browser:
 		{ apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1 \
 			|| echo "no browser could be installed: the tests of reports in a browser are skipped"; \
 	else echo "no Chromium or Chrome found: the tests of reports in a browser are skipped"; fi
+
+# NVRTC compiles the kernels of GPUs, and needs none: of a CUDA toolkit, or as a Python package.
+NVRTC := ls /usr/local/cuda/lib64/libnvrtc.so.1? $(TARGET)/nvrtc-venv/lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1? 2>/dev/null | head -n 1
+setup-nvrtc:
+	@if [ -z "$$($(NVRTC))" ]; then \
+		{ $(PYTHON) -m venv $(TARGET)/nvrtc-venv && $(TARGET)/nvrtc-venv/bin/python -m pip install --quiet --disable-pip-version-check nvidia-cuda-nvrtc; } >/dev/null 2>&1 \
+		|| echo "NVRTC could not be installed: kernels of GPUs are not compiled"; fi
 
 build: setup ## build the binary: target/release/model-garden
 	$(CARGO) build --release --locked
@@ -47,15 +54,15 @@ define told
 	{ $(2); echo $$? > $(TARGET)/$(1).code; } 2>&1 | tee $(TARGET)/$(1).tests; exit $$(cat $(TARGET)/$(1).code)
 endef
 
-test: setup setup-browser ## run every test
+test: setup setup-browser setup-nvrtc ## run every test
 	$(call each,rust python)
 
-check: setup setup-browser ## what CI runs: format, lints, tests, documentation
+check: setup setup-browser setup-nvrtc ## what CI runs: format, lints, tests, documentation
 	$(call each,format lints rust python documentation)
 
 # What these tests say about memory and time is about processors; `make gpu-tests` is about GPUs.
 rust:
-	@mkdir -p $(TARGET); export CUDA_VISIBLE_DEVICES=; $(call told,rust,$(CARGO) test --workspace --locked --no-fail-fast $(RUST_TESTS))
+	@mkdir -p $(TARGET); export CUDA_VISIBLE_DEVICES= GARDEN_NVRTC="$$($(NVRTC))"; $(call told,rust,$(CARGO) test --workspace --locked --no-fail-fast $(RUST_TESTS))
 
 format:
 	$(CARGO) fmt --all --check
@@ -90,9 +97,12 @@ soak: setup ## run every random test with new seeds: make soak SEEDS=20
 	done; \
 	if [ -n "$$failed" ]; then echo; echo "seeds that fail:$$failed"; exit 1; fi; echo "all $(SEEDS) seeds passed"
 
+kernels: setup setup-nvrtc ## compile the kernels of GPUs for every card that is supported; needs no GPU
+	GARDEN_NVRTC="$$($(NVRTC))" GARDEN_CARDS=all $(CARGO) test --locked -p garden-device --test it kernels::
+
 # Crates whose tests run on a GPU, and what those read.
 GPU_CRATES := garden-device garden-model
-GPU_FIXTURES := testdata/tiny-model testdata/reference/recorded testdata/reference/recorded_generation testdata/reference/recorded_merged testdata/reference/recorded_quantised
+GPU_FIXTURES := testdata/tiny-model testdata/reference/recorded testdata/reference/recorded_generation testdata/reference/recorded_merged testdata/reference/recorded_quantised testdata/reference/recorded_mixed
 GPU_TESTS := dist/gpu-tests
 
 # Stripped, since the symbols are three quarters of a test program.
@@ -230,8 +240,8 @@ parity-grid: build ## how far training in bf16 is from float32, beside transform
 parity-grid-record: build ## record the peer's losses of parity-grid again: make parity-grid-record PARITY_PYTHON=venv/bin/python
 	@CUDA_VISIBLE_DEVICES= $(PARITY_PYTHON) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --phase make,peer,check
 
-nightly: ## what takes too long for every change: comparisons with transformers and peft; planned memory; disturbed runs; the server fuzzed, with official clients, under hostile load, and killed
-	$(call each,parity parity-folders parity-grid plan-peaks disturbed-training serve-fuzz serve-clients serve-hostile serve-kills)
+nightly: ## what takes too long for every change: kernels for all cards; comparisons with transformers and peft; planned memory; disturbed runs; the server fuzzed, with official clients, under hostile load, and killed
+	$(call each,kernels parity parity-folders parity-grid plan-peaks disturbed-training serve-fuzz serve-clients serve-hostile serve-kills)
 
 # The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
 serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7

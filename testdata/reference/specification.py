@@ -23,18 +23,29 @@ IGNORED = -100
 
 
 def read_config(path):
-    """Both layouts as one flat set of decoder fields, with the vision fields under `vision`."""
+    """The layers of the decoder, one by one, whatever the layout, with the vision fields under `vision`."""
     raw = json.loads(Path(path).read_text())
     text = raw.get("text_config", raw)
-    rope = text.get("rope_parameters") or text["rope_scaling"]
     return {
-        **{key: text[key] for key in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers", "rms_norm_eps")},
-        "rope_theta": rope.get("rope_theta") or text["rope_theta"],
-        "mrope_section": rope["mrope_section"],
+        "layers": raw.get("layers") or layers_of(text),
+        "rms_norm_eps": text["rms_norm_eps"],
         "tied": raw.get("tie_word_embeddings", False),
         "image_token": raw["image_token_id"],
         "vision": raw["vision_config"],
     }
+
+
+def layers_of(text):
+    """Layers that are all alike."""
+    rope, heads = text.get("rope_parameters") or text["rope_scaling"], text["num_attention_heads"]
+    layer = {
+        "heads": heads,
+        "kv_heads": text["num_key_value_heads"],
+        "head_dim": text["hidden_size"] // heads,
+        "theta": rope.get("rope_theta") or text["rope_theta"],
+        "sections": rope["mrope_section"],
+    }
+    return [layer] * text["num_hidden_layers"]
 
 
 def read_weights(folder, files):
@@ -255,13 +266,12 @@ class Specification:
             x = x.index_put((places,), self.see(batch["pixel_values"].double(), grids))
         positions = rope_positions(tokens.tolist(), row_starts, grids, config["image_token"])
         positions = torch.tensor(positions, dtype=torch.float64)
-        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        head_dim = x.shape[1] // heads
-        # Frequency i of half a head turns with the axis whose section it falls into.
-        axis = torch.tensor([axis for axis, count in enumerate(config["mrope_section"]) for _ in range(count)])
-        angles = positions[:, axis] * frequencies(head_dim // 2, config["rope_theta"])
         eps = config["rms_norm_eps"]
-        for index in range(config["num_hidden_layers"]):
+        for index, about in enumerate(config["layers"]):
+            heads, kv_heads, head_dim = about["heads"], about["kv_heads"], about["head_dim"]
+            # Frequency i of half a head turns with the axis whose section it falls into.
+            axis = torch.tensor([axis for axis, count in enumerate(about["sections"]) for _ in range(count)])
+            angles = positions[:, axis] * frequencies(head_dim // 2, about["theta"])
             layer = f"{prefix}.layers.{index}"
             normed = self.norm(f"{layer}.input_layernorm", x, eps)
             q = self.linear(f"{layer}.self_attn.q_proj", normed).view(len(x), heads, head_dim)

@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, Dtype, Purpose, Rows, Weight};
 use crate::fused::FusedWeight;
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
-use crate::scalars::{Part, Seed};
+use crate::scalars::{ParameterGroup, Seed};
 use crate::stages::{OperationTime, Stage, StageTimes};
 
 /// Whether a result replaces the destination or is added to it.
@@ -172,8 +172,8 @@ pub struct AdamW {
     pub decay: f32,
     /// The step's scalars ([`crate::StepScalars`]): learning rate and numbers of updates.
     pub scalars: Buffer,
-    /// The part whose number of updates counts.
-    pub part: Part,
+    /// The group whose number of updates counts.
+    pub group: ParameterGroup,
 }
 
 /// A device that holds buffers and fills them.

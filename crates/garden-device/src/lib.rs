@@ -30,5 +30,5 @@ pub use fused::{FusedAdapter, FusedPart, FusedWeight, JoinedWeight};
 pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
 pub use profile::{Profile, Scratch};
-pub use scalars::{Part, Seed, StepScalars};
+pub use scalars::{GROUPS, ParameterGroup, Seed, StepScalars};
 pub use stages::{OperationTime, Stage, StageTimes};

@@ -3,14 +3,12 @@
 
 use crate::buffer::Buffer;
 
-/// Part of a model: a batch without images does not reach the vision tower, so updates of the two are counted separately.
+/// Number of groups of parameters.
+pub const GROUPS: usize = 2;
+
+/// A group of parameters, as the model numbers them, below [`GROUPS`]: updates of each are counted separately, since not every batch reaches all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Vision tower and merger.
-    Vision,
-    /// Decoder, embedding and head.
-    Decoder,
-}
+pub struct ParameterGroup(pub u8);
 
 /// The contents of a scalar buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,18 +21,15 @@ pub struct StepScalars {
     pub gradient_scale: f32,
     /// Learning rate.
     pub rate: f32,
-    /// Number of updates of the vision tower, including this one.
-    pub vision_updates: u32,
-    /// Number of updates of the decoder, including this one.
-    pub decoder_updates: u32,
+    /// Number of updates of each group of parameters, including this one.
+    pub updates: [u32; GROUPS],
 }
 
 impl StepScalars {
     /// Length in 32-bit words.
     pub const LENGTH: usize = 8;
 
-    /// The words in the order that kernels read: the seed's lower and upper half, loss scale, gradient scale, rate, updates of vision and
-    /// decoder.
+    /// The words in the order that kernels read: the seed's lower and upper half, loss scale, gradient scale, rate, updates of each group.
     pub fn words(&self) -> [i32; StepScalars::LENGTH] {
         [
             self.seed as i32,
@@ -42,8 +37,8 @@ impl StepScalars {
             self.loss_scale.to_bits() as i32,
             self.gradient_scale.to_bits() as i32,
             self.rate.to_bits() as i32,
-            self.vision_updates as i32,
-            self.decoder_updates as i32,
+            self.updates[0] as i32,
+            self.updates[1] as i32,
             0,
         ]
     }
@@ -60,17 +55,13 @@ impl StepScalars {
             loss_scale: real(2),
             gradient_scale: real(3),
             rate: real(4),
-            vision_updates: words[5] as u32,
-            decoder_updates: words[6] as u32,
+            updates: [5, 6].map(|place| words[place] as u32),
         }
     }
 
-    /// The updates of one part.
-    pub fn updates(&self, part: Part) -> u32 {
-        match part {
-            Part::Vision => self.vision_updates,
-            Part::Decoder => self.decoder_updates,
-        }
+    /// The updates of one group.
+    pub fn updates_of(&self, group: ParameterGroup) -> u32 {
+        self.updates[usize::from(group.0)]
     }
 }
 
@@ -106,8 +97,7 @@ mod tests {
             loss_scale: 0.125,
             gradient_scale: -3.5e-8,
             rate: 2e-4,
-            vision_updates: 7,
-            decoder_updates: u32::MAX,
+            updates: [7, u32::MAX],
         };
         assert_eq!(StepScalars::of_words(&scalars.words()), scalars);
     }

@@ -6,8 +6,8 @@
 pub enum Stage {
     /// Making and uploading a batch.
     Batch,
-    /// The forward pass of the vision tower.
-    Vision,
+    /// The forward pass of what turns other inputs than text into embeddings.
+    Encode,
     /// The forward pass of the decoder, with head and loss.
     Forward,
     /// The backward pass, with all recomputation.
@@ -22,7 +22,7 @@ pub enum Stage {
 
 impl Stage {
     /// All stages that do work for a step, in order.
-    pub const ALL: [Stage; 5] = [Stage::Batch, Stage::Vision, Stage::Forward, Stage::Backward, Stage::Update];
+    pub const ALL: [Stage; 5] = [Stage::Batch, Stage::Encode, Stage::Forward, Stage::Backward, Stage::Update];
 
     /// Whether a mark counts after the last one. Work outside a step ends when a step starts, whatever is computed meanwhile.
     pub(crate) fn counts_after(self, last: Option<Stage>) -> bool {
@@ -33,7 +33,7 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Stage::Batch => "batch",
-            Stage::Vision => "vision",
+            Stage::Encode => "encode",
             Stage::Forward => "forward",
             Stage::Backward => "backward",
             Stage::Update => "update",
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn a_stage_ends_where_the_next_begins() {
-        use Stage::{Batch, Elsewhere, Forward, Idle, Update, Vision};
-        let marks = [Update, Batch, Forward, Vision, Forward, Idle, Elsewhere, Batch];
+        use Stage::{Batch, Elsewhere, Encode, Forward, Idle, Update};
+        let marks = [Update, Batch, Forward, Encode, Forward, Idle, Elsewhere, Batch];
         let lengths = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
         let times = StageTimes::of(&marks, |index| Ok::<f64, ()>(lengths[index])).unwrap();
         let of = |stage| times.seconds(stage);

@@ -35,36 +35,135 @@ pub struct Config {
     pub is_quantised: bool,
 }
 
+/// RMSNorm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// Epsilon.
+    pub epsilon: f32,
+    /// Whether its weight gets weight decay in transformers' trainers, which leave out those whose names say that they are norms.
+    pub is_decayed: bool,
+}
+
 /// The decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
     /// Hidden size.
     pub hidden: usize,
-    /// Intermediate size of the MLP.
-    pub intermediate: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
     /// Vocabulary size.
     pub vocabulary: usize,
-    /// Epsilon of RMSNorm.
-    pub epsilon: f32,
-    /// Base of the rotary frequencies (`rope_theta`).
-    pub theta: f32,
-    /// Rotary frequencies for time, row and column (`mrope_section`).
-    pub sections: [usize; 3],
+    /// Its layers, in order; they need not be alike.
+    pub layers: Vec<LayerSpec>,
+    /// The norm before the head.
+    pub norm: NormSpec,
     /// Share of attention weights that transformers drops in training (`attention_dropout`).
     pub attention_dropout: f32,
 }
 
-impl TextConfig {
-    /// Head dimension.
-    pub fn head_size(&self) -> usize {
-        self.hidden / self.heads
+/// A layer of the decoder: x += mixer(norm(x)); x += mlp(norm(x)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Both norms.
+    pub norm: NormSpec,
+    /// How tokens see each other.
+    pub mixer: Mixer,
+    /// The MLP.
+    pub mlp: MlpSpec,
+}
+
+/// How tokens of a row see each other in a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mixer {
+    /// Causal attention over the whole row.
+    Attention(AttentionSpec),
+}
+
+/// Attention with queries in groups that share keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Values of a head (`head_dim`), which need not be hidden size / heads.
+    pub head_dim: usize,
+    /// Whether the projections to queries, keys and values have biases.
+    pub has_qkv_bias: bool,
+    /// Whether the projection from heads back to the hidden size has a bias.
+    pub has_output_bias: bool,
+    /// Rotary embedding of queries and keys.
+    pub rotary: RotarySpec,
+}
+
+/// M-RoPE: rotary embedding whose frequencies are divided among time, row and column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RotarySpec {
+    /// Base of the frequencies (`rope_theta`).
+    pub theta: f32,
+    /// Frequencies for time, row and column (`mrope_section`): half a head together.
+    pub sections: [usize; 3],
+}
+
+/// y = down(silu(gate(x)) up(x)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MlpSpec {
+    /// Intermediate size.
+    pub intermediate: usize,
+    /// Whether its linears have biases.
+    pub has_bias: bool,
+}
+
+impl AttentionSpec {
+    /// Values of all queries of a token.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
     }
+
+    /// Values of all keys of a token, and of all its values.
+    pub fn key_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}
+
+impl RotarySpec {
+    /// Frequencies of a head: half its values.
+    pub fn width(&self) -> usize {
+        self.sections.iter().sum()
+    }
+}
+
+impl LayerSpec {
+    /// Its attention.
+    pub fn attention(&self) -> &AttentionSpec {
+        let Mixer::Attention(attention) = &self.mixer;
+        attention
+    }
+}
+
+impl TextConfig {
+    /// The kinds of its layers: those that differ, in the order in which they come.
+    pub fn kinds(&self) -> Vec<LayerSpec> {
+        distinct(self.layers.iter().copied())
+    }
+
+    /// The rotary embeddings that differ, in the order in which they come.
+    pub fn rotaries(&self) -> Vec<RotarySpec> {
+        distinct(self.layers.iter().map(|layer| layer.attention().rotary))
+    }
+
+    /// The most of a size of its layers.
+    pub fn most(&self, of: impl Fn(&LayerSpec) -> usize) -> usize {
+        self.layers.iter().map(of).max().unwrap_or(0)
+    }
+}
+
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
 
 /// The vision tower.
@@ -90,7 +189,12 @@ pub struct VisionConfig {
     pub full_blocks: Vec<usize>,
     /// Hidden size of a merged token (`out_hidden_size`).
     pub out: usize,
+    /// Its norms.
+    pub norm: NormSpec,
 }
+
+/// Norms of the vision tower: set in the model's code, not in its configuration. They are called `norm1`, `norm2` and `ln_q`, which transformers' trainers decay.
+pub(crate) const VISION_NORM: NormSpec = NormSpec { epsilon: 1e-6, is_decayed: true };
 
 impl VisionConfig {
     /// Head dimension.
@@ -125,7 +229,7 @@ impl Config {
 
     /// The largest head dimension of decoder and vision tower.
     pub fn largest_head(&self) -> usize {
-        self.text.head_size().max(self.vision.head_size())
+        self.text.most(|layer| layer.attention().head_dim).max(self.vision.head_size())
     }
 }
 
@@ -199,16 +303,26 @@ impl<'a> Fields<'a> {
             ));
         }
         let theta = rope.get("rope_theta").or_else(|| self.get("rope_theta")).and_then(Value::as_f64);
-        Ok(TextConfig {
-            hidden: self.whole("hidden_size")?,
-            intermediate: self.whole("intermediate_size")?,
-            layers: self.whole("num_hidden_layers")?,
-            heads: self.whole("num_attention_heads")?,
+        let (hidden, heads) = (self.whole("hidden_size")?, self.whole("num_attention_heads")?);
+        let rotary =
+            RotarySpec { theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32, sections: rope.sections()? };
+        let norm = NormSpec { epsilon: self.number("rms_norm_eps")? as f32, is_decayed: false };
+        let attention = AttentionSpec {
+            heads,
             kv_heads: self.whole("num_key_value_heads")?,
+            // transformers' class of this family does not ask `head_dim`; another value there is refused (`check_head`).
+            head_dim: hidden / heads,
+            has_qkv_bias: true,
+            has_output_bias: false,
+            rotary,
+        };
+        let mlp = MlpSpec { intermediate: self.whole("intermediate_size")?, has_bias: false };
+        let layer = LayerSpec { norm, mixer: Mixer::Attention(attention), mlp };
+        Ok(TextConfig {
+            hidden,
             vocabulary: self.whole("vocab_size")?,
-            epsilon: self.number("rms_norm_eps")? as f32,
-            theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
-            sections: rope.sections()?,
+            layers: vec![layer; self.whole("num_hidden_layers")?],
+            norm,
             attention_dropout: self.get("attention_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
         })
     }
@@ -257,6 +371,7 @@ impl<'a> Fields<'a> {
             window: side,
             full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
             out: self.whole("out_hidden_size")?,
+            norm: VISION_NORM,
         })
     }
 
@@ -286,27 +401,24 @@ impl<'a> Fields<'a> {
 
     fn check(self, config: &Config) -> Result<(), Error> {
         let (text, vision) = (&config.text, &config.vision);
-        self.inside("text_config").unwrap_or(self).check_head(text.hidden / text.heads)?;
-        self.inside("vision_config").map_or(Ok(()), |fields| fields.check_head(vision.hidden / vision.heads))?;
         let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
-        if !text.hidden.is_multiple_of(text.heads) || !text.head_size().is_multiple_of(2) {
-            return wrong(
-                "num_attention_heads",
-                format!("is {}, which does not split {} values into heads of even size", text.heads, text.hidden),
-            );
+        for layer in text.kinds() {
+            let &AttentionSpec { heads, kv_heads, head_dim, rotary, .. } = layer.attention();
+            self.inside("text_config").unwrap_or(self).check_head(head_dim)?;
+            if !text.hidden.is_multiple_of(heads) || !head_dim.is_multiple_of(2) {
+                let problem =
+                    format!("is {heads}, which does not split {} values into heads of even size", text.hidden);
+                return wrong("num_attention_heads", problem);
+            }
+            if !heads.is_multiple_of(kv_heads) {
+                return wrong("num_key_value_heads", format!("is {kv_heads}, which does not divide {heads} heads"));
+            }
+            if rotary.width() != head_dim / 2 {
+                let problem = format!("is {:?}; its sum must be half a head, {}", rotary.sections, head_dim / 2);
+                return wrong("mrope_section", problem);
+            }
         }
-        if !text.heads.is_multiple_of(text.kv_heads) {
-            return wrong(
-                "num_key_value_heads",
-                format!("is {}, which does not divide {} heads", text.kv_heads, text.heads),
-            );
-        }
-        if text.sections.iter().sum::<usize>() != text.head_size() / 2 {
-            return wrong(
-                "mrope_section",
-                format!("is {:?}; its sum must be half a head, {}", text.sections, text.head_size() / 2),
-            );
-        }
+        self.inside("vision_config").map_or(Ok(()), |fields| fields.check_head(vision.hidden / vision.heads))?;
         if !vision.hidden.is_multiple_of(vision.heads) || !vision.head_size().is_multiple_of(4) {
             return wrong(
                 "vision_config.num_heads",

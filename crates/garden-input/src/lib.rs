@@ -9,7 +9,10 @@ mod limits;
 mod presets;
 mod row;
 
-pub use config::{Config, TextConfig, VisionConfig, read_end_tokens, read_max_positions};
+pub use config::{
+    AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VisionConfig, read_end_tokens,
+    read_max_positions,
+};
 pub use error::{Error, SUPPORTED};
 pub use generation::read_other_generation;
 pub use limits::Limits;

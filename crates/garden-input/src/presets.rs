@@ -2,7 +2,9 @@
 //!
 //! They match `config.json` on the hub; tests check the parameter count of each against the published one.
 
-use crate::config::{Config, TextConfig, VisionConfig};
+use crate::config::{
+    AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VISION_NORM, VisionConfig,
+};
 
 /// A released model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,18 +99,20 @@ impl Config {
     /// A model small enough to train on a CPU in moments; `model-garden demo` uses it.
     pub fn tiny() -> Config {
         Config {
-            text: TextConfig {
-                hidden: 128,
-                intermediate: 256,
-                layers: 3,
-                heads: 4,
-                kv_heads: 2,
-                vocabulary: 544,
-                epsilon: 1e-6,
-                theta: 1e4,
-                sections: [4, 6, 6],
-                attention_dropout: 0.0,
-            },
+            text: decoder(
+                Sizes {
+                    hidden: 128,
+                    intermediate: 256,
+                    layers: 3,
+                    heads: 4,
+                    kv_heads: 2,
+                    vocabulary: 544,
+                    is_tied: true,
+                    vision_intermediate: 192,
+                },
+                1e4,
+                [4, 6, 6],
+            ),
             vision: VisionConfig {
                 depth: 3,
                 hidden: 96,
@@ -120,6 +124,7 @@ impl Config {
                 window: 4,
                 full_blocks: vec![2],
                 out: 128,
+                norm: VISION_NORM,
             },
             is_tied: true,
             image_token: 536,
@@ -142,18 +147,7 @@ impl Preset {
     pub fn config(self) -> Config {
         let sizes = self.sizes;
         Config {
-            text: TextConfig {
-                hidden: sizes.hidden,
-                intermediate: sizes.intermediate,
-                layers: sizes.layers,
-                heads: sizes.heads,
-                kv_heads: sizes.kv_heads,
-                vocabulary: sizes.vocabulary,
-                epsilon: 1e-6,
-                theta: 1e6,
-                sections: [16, 24, 24],
-                attention_dropout: 0.0,
-            },
+            text: decoder(sizes, 1e6, [16, 24, 24]),
             vision: VisionConfig {
                 depth: 32,
                 hidden: 1280,
@@ -166,6 +160,7 @@ impl Preset {
                 window: 4,
                 full_blocks: vec![7, 15, 23, 31],
                 out: sizes.hidden,
+                norm: VISION_NORM,
             },
             is_tied: sizes.is_tied,
             image_token: 151_655,
@@ -173,6 +168,17 @@ impl Preset {
             is_quantised: false,
         }
     }
+}
+
+fn decoder(sizes: Sizes, theta: f32, sections: [usize; 3]) -> TextConfig {
+    let Sizes { hidden, intermediate, layers, heads, kv_heads, vocabulary, .. } = sizes;
+    let norm = NormSpec { epsilon: 1e-6, is_decayed: false };
+    let rotary = RotarySpec { theta, sections };
+    let (head_dim, has_qkv_bias, has_output_bias) = (hidden / heads, true, false);
+    let attention = AttentionSpec { heads, kv_heads, head_dim, has_qkv_bias, has_output_bias, rotary };
+    let mlp = MlpSpec { intermediate, has_bias: false };
+    let layers = vec![LayerSpec { norm, mixer: Mixer::Attention(attention), mlp }; layers];
+    TextConfig { hidden, vocabulary, layers, norm, attention_dropout: 0.0 }
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub struct Batch {
     pub(crate) loss_positions: Vec<i32>,
     pub(crate) targets: Vec<i32>,
     positions: Vec<[i32; 3]>,
-    pub(crate) angles: Table,
+    /// Of each rotary embedding of the decoder.
+    pub(crate) angles: Vec<Table>,
     pub(crate) pixels: Vec<f32>,
     pub(crate) windows: Windows,
     /// The patches in window order.

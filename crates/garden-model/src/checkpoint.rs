@@ -13,7 +13,6 @@ pub(crate) mod nf4_checkpoint;
 pub(crate) mod quantise;
 pub(crate) mod safetensors_writer;
 pub(crate) mod samples;
-pub(crate) mod shapes;
 pub(crate) mod sum;
 
 use std::collections::BTreeMap;
@@ -30,6 +29,8 @@ use crate::checkpoint::files::{no_tensors, weight_files};
 use crate::checkpoint::mapped::{Watched, watch};
 use crate::checkpoint::names::{EMBEDDING, HEAD, newer};
 use crate::error::Error;
+use crate::network::declared;
+use crate::network::role::Declared;
 use garden_files::open;
 use garden_input::Config;
 
@@ -41,6 +42,8 @@ pub struct Checkpoint {
     /// Backing of random values.
     sheet: Option<Sheet>,
     tensors: BTreeMap<String, Place>,
+    /// Whether it has every tensor that is asked for, in its shape.
+    is_declaring: bool,
 }
 
 /// A mapped file.
@@ -108,8 +111,7 @@ impl Checkpoint {
     /// Opens `model.safetensors`, else the files listed in `model.safetensors.index.json`.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let paths = weight_files(folder)?;
-        let mut checkpoint =
-            Checkpoint { folder: folder.to_path_buf(), files: Vec::new(), sheet: None, tensors: BTreeMap::new() };
+        let mut checkpoint = Checkpoint::without_files(folder);
         for path in paths {
             checkpoint.add(&path)?;
         }
@@ -118,15 +120,14 @@ impl Checkpoint {
 
     /// Opens one file.
     pub fn open_file(path: &Path) -> Result<Checkpoint, Error> {
-        let mut checkpoint =
-            Checkpoint { folder: path.to_path_buf(), files: Vec::new(), sheet: None, tensors: BTreeMap::new() };
+        let mut checkpoint = Checkpoint::without_files(path);
         checkpoint.add(path)?;
         Ok(checkpoint)
     }
 
     /// A checkpoint without files: all tensors of a model with this configuration, in one dtype, without values. A model can be built from it on
     /// a device that does not compute, such as a planner.
-    pub fn of_shapes(config: &Config, dtype: Dtype) -> Checkpoint {
+    pub fn of_shapes(config: &Config, dtype: Dtype) -> Result<Checkpoint, Error> {
         let file_dtype = match dtype {
             Dtype::F32 => FileDtype::F32,
             Dtype::Bf16 => FileDtype::BF16,
@@ -134,29 +135,41 @@ impl Checkpoint {
             Dtype::I32 => FileDtype::I32,
             Dtype::U8 => FileDtype::U8,
         };
-        let place = |(name, shape): (String, Vec<usize>)| {
+        let place = |Declared { name, shape, .. }: Declared| {
             (name.clone(), Place { name, values: Values::Nowhere, dtype: file_dtype, shape, begin: 0, end: 0 })
         };
-        let tensors = shapes::tensors(config).into_iter().map(place).collect();
-        Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), sheet: None, tensors }
+        let tensors = declared(config)?.into_iter().map(place).collect();
+        Ok(Checkpoint { tensors, ..Checkpoint::without_files(Path::new("shapes of a model")) })
+    }
+
+    fn without_files(folder: &Path) -> Checkpoint {
+        let (folder, tensors) = (folder.to_path_buf(), BTreeMap::new());
+        Checkpoint { folder, files: Vec::new(), sheet: None, tensors, is_declaring: false }
+    }
+
+    /// A checkpoint that has whatever is asked of it: building a model from it tells all names and shapes of its tensors.
+    pub(crate) fn declaring() -> Checkpoint {
+        Checkpoint { is_declaring: true, ..Checkpoint::without_files(Path::new("any tensors")) }
     }
 
     /// A checkpoint without files, with random bf16 values: matrices initialised as for training, norms of 1 and biases of 0. The same seed
     /// gives the same values. They repeat after some million, so they take little memory whatever the size of the model.
     pub fn random(config: &Config, seed: u64) -> Result<Checkpoint, Error> {
-        let mut checkpoint = Checkpoint::of_shapes(config, Dtype::Bf16);
+        let mut checkpoint = Checkpoint::of_shapes(config, Dtype::Bf16)?;
         checkpoint.folder = PathBuf::from("random weights");
-        let bytes = |place: &Place| place.shape.iter().product::<usize>() * Dtype::Bf16.size();
+        let tensors = declared(config)?;
+        let bytes = |tensor: &Declared| tensor.shape.iter().product::<usize>() * Dtype::Bf16.size();
         let most = |is_vector: bool| {
-            let places = checkpoint.tensors.iter().filter(|(name, _)| is_vector == (Drawn::of(name) != Drawn::Noise));
-            places.map(|(_, place)| bytes(place)).max().unwrap_or(0)
+            let some = tensors.iter().filter(|tensor| is_vector == (tensor.role.drawn() != Drawn::Noise));
+            some.map(bytes).max().unwrap_or(0)
         };
         let sheet = Sheet::draw(most(false), most(true), seed);
         let sheet = sheet.map_err(|error| Error::file(&checkpoint.folder, error))?;
-        for (name, place) in &mut checkpoint.tensors {
-            let drawn = Drawn::of(name);
-            (place.begin, place.values) = (sheet.place(drawn, name, seed), Values::Drawn(drawn));
-            place.end = place.begin + bytes(place);
+        for tensor in &tensors {
+            let Some(place) = checkpoint.tensors.get_mut(&tensor.name) else { continue };
+            let drawn = tensor.role.drawn();
+            (place.begin, place.values) = (sheet.place(drawn, &tensor.name, seed), Values::Drawn(drawn));
+            place.end = place.begin + bytes(tensor);
         }
         checkpoint.sheet = Some(sheet);
         Ok(checkpoint)
@@ -341,11 +354,15 @@ impl Checkpoint {
         Err(Error::tensor(head.path, HEAD, problem).advised(hint))
     }
 
-    /// A tensor of this shape; trailing dimensions in the file may be merged (the patch embedding's convolution is a matrix here).
+    /// A tensor of this shape; trailing dimensions may be merged (the patch embedding's convolution is a matrix in some files).
     pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, Error> {
+        if self.is_declaring {
+            let (path, dtype, pages) = (self.folder.as_path(), Dtype::F32, Pages::None);
+            return Ok(Tensor { path, dtype, shape: &[], bytes: &[], pages, begin: 0 });
+        }
         let tensor = self.tensor(name)?;
         let is_same = tensor.shape == shape
-            || (shape.len() == 2
+            || (shape.len() >= 2
                 && tensor.shape.first() == shape.first()
                 && tensor.shape.iter().product::<usize>() == shape.iter().product::<usize>());
         if !is_same {

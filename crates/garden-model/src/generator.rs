@@ -19,7 +19,7 @@ use crate::generator::sampling::{Sampler, Sampling, random_of_row};
 use crate::model::{Model, upload};
 use crate::network::Network;
 use crate::network::activations::{GradientCheckpointing, activations};
-use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, LayerSizes};
 use crate::network::head::HeadWorkspace;
 use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
 use crate::network::linear::{AdapterSizes, LinearWorkspace};
@@ -100,8 +100,9 @@ struct Workspace {
     step: StepInputs,
     /// Hidden states, updated in place by the layers `[tokens of a prompt or rows, hidden]`.
     x: Buffer,
-    layer: LayerActivations,
-    decoder: DecoderWorkspace,
+    /// Of each kind of layer.
+    layers: Vec<LayerActivations>,
+    decoder: Vec<DecoderWorkspace>,
     vision: VisionWorkspace,
     linear: LinearWorkspace,
     head: HeadWorkspace,
@@ -295,7 +296,7 @@ impl Generator {
     /// Prefill: reads a prompt into the KV cache; returns the hidden state of its last token `[1, hidden]`.
     fn prefill(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
         let (text, workspace) = (&self.config.text, &self.workspace);
-        let (tokens, half) = (batch.tokens(), text.head_size() / 2);
+        let tokens = batch.tokens();
         let images = workspace.images.put(device, batch);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(tokens * text.hidden);
@@ -303,10 +304,10 @@ impl Generator {
         self.network.embed(pass, &self.config.vision, &workspace.vision, given, &images, x);
         for before in (0..tokens).step_by(CHUNK) {
             let count = CHUNK.min(tokens - before);
-            let angles = before * half..(before + count) * half;
-            let (cosines, sines) = (&batch.angles.cosines[angles.clone()], &batch.angles.sines[angles]);
             let x = x.part(before * text.hidden, count * text.hidden);
-            self.forward(device, x, &[Piece { row, before, tokens: count }], cosines, sines);
+            let piece = Piece { row, before, tokens: count };
+            let step = workspace.step.put(device, &self.kv_cache, &[piece], &batch.angles, before..before + count);
+            self.layers(device, x, &step);
         }
         x.part((tokens - 1) * text.hidden, text.hidden)
     }
@@ -329,7 +330,7 @@ impl Generator {
         // All axes have the same position, also after images.
         let positions: Vec<[i32; 3]> = open.iter().map(|row| [row.next - 1; 3]).collect();
         let angles = rotary::of_tokens(&positions, text);
-        let step = workspace.step.put(device, &self.kv_cache, &pieces, &angles.cosines, &angles.sines);
+        let step = workspace.step.put(device, &self.kv_cache, &pieces, &angles, 0..rows);
         // The best tokens are found on the device, if all rows fit in one chunk.
         let is_best = sampling.is_best() && rows <= workspace.head.chunk;
         if !is_best {
@@ -354,17 +355,12 @@ impl Generator {
     }
 
     /// Runs new tokens x `[tokens, hidden]` through all layers, in place.
-    fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
-        let step = self.workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
-        self.layers(device, x, &step);
-    }
-
     fn layers(&self, device: &mut dyn Device, x: Buffer, step: &Step) {
         let (text, workspace) = (&self.config.text, &self.workspace);
-        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &step.sequence };
+        let context = DecoderContext { hidden: text.hidden, workspaces: &workspace.decoder, sequence: &step.sequence };
         let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
         for (layer, kv_cache) in self.network.layers.iter().zip(&self.kv_cache.layers) {
-            layer.forward_with_kv_cache(pass, context, x, &workspace.layer, kv_cache, step);
+            layer.forward_with_kv_cache(pass, context, x, &workspace.layers[layer.kind], kv_cache, step);
         }
     }
 
@@ -467,13 +463,14 @@ impl Workspace {
         let (text, mode) = (&config.text, Mode::Inference);
         let all = limits.context.max(limits.rows);
         let at_once = CHUNK.min(limits.context).max(limits.rows);
+        let sizes = LayerSizes { hidden: text.hidden, tokens: at_once, adapters, mode };
         Ok(Workspace {
             tokens: device.buffer(Purpose::Batch, "tokens", Dtype::I32, all)?,
             images,
             step: StepInputs::build(device, text, limits.rows, at_once)?,
             x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
-            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, adapters, mode)?,
-            decoder: DecoderWorkspace::build(device, text, at_once, adapters, mode)?,
+            layers: LayerActivations::of_kinds(device, text, sizes)?,
+            decoder: DecoderWorkspace::of_kinds(device, text, sizes)?,
             vision,
             linear: LinearWorkspace::build(device, adapters, at_once.max(limits.patches), mode)?,
             head: HeadWorkspace::build(device, text, limits.rows, mode)?,

@@ -25,12 +25,15 @@ pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;
 // Used in the interfaces of model and generator.
-pub use garden_input::{Config, Grid, IGNORED, Images, Limits, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig};
+pub use garden_input::{
+    Config, Grid, IGNORED, Images, LayerSpec, Limits, Mixer, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig,
+};
 pub use generator::sampling::Sampling;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use model::{Model, StepResult, Training};
 pub use network::lora::{LoraConfig, Targets};
 pub use network::parameters::{Parameter, Storage};
+pub use network::role::{Kind, Part, Role};
 pub use network::targets::LINEARS;
 pub use optimizer::Optimizer;
 pub use proof::{

@@ -1,7 +1,8 @@
 //! The whole model: its buffers, and the forward and backward pass over a batch.
 
 use garden_device::{
-    AdamW, Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Rows, Stage, StepScalars,
+    AdamW, Buffer, Device, DeviceError, Dtype, GROUPS, OutOfMemory, ParameterGroup, Purpose, Reserve, Rows, Stage,
+    StepScalars,
 };
 
 use crate::batch::{Batch, longest};
@@ -9,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::network::Network;
 use crate::network::activations::{GradientCheckpointing, Saved, activations, roomy};
-use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, LayerSizes, Sequence};
 use crate::network::head::{Asked, HeadWorkspace};
 use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
@@ -17,9 +18,11 @@ use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, Parameter, Storage};
 use crate::network::pass::Pass;
 use crate::network::patches::{PatchInputs, Patches};
+use crate::network::role::{EVERY_BATCH, Part, WITH_IMAGES};
+use crate::network::rotary::AngleInputs;
 use crate::network::vision::{VisionContext, VisionWorkspace};
-use crate::optimizer::{Optimizer, RateGroup};
-use garden_input::{Config, Limits};
+use crate::optimizer::Optimizer;
+use garden_input::{Config, LayerSpec, Limits};
 
 /// Trainable parameters.
 #[allow(clippy::large_enum_variant, reason = "a run has one")]
@@ -32,19 +35,11 @@ pub enum Training {
 }
 
 impl Training {
-    /// Whether parameters of the vision tower are trained.
-    pub fn reaches_vision(&self) -> bool {
+    /// Whether parameters of a part of a model are trained.
+    pub fn reaches(&self, part: Part, config: &Config) -> Result<bool, Error> {
         match self {
-            Training::Lora(lora) => lora.reaches_vision(),
-            Training::Full => true,
-        }
-    }
-
-    /// Whether parameters of the merger are trained.
-    pub fn reaches_merger(&self) -> bool {
-        match self {
-            Training::Lora(lora) => lora.reaches_merger(),
-            Training::Full => true,
+            Training::Lora(lora) => lora.reaches(part, config),
+            Training::Full => Ok(true),
         }
     }
 }
@@ -58,22 +53,6 @@ pub struct StepResult {
     pub hits: usize,
     /// The norm of all gradients at the update, before clipping.
     pub gradient_norm: f32,
-}
-
-/// Number of updates of each part of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Updates {
-    pub vision: u32,
-    pub decoder: u32,
-}
-
-impl Updates {
-    pub fn of(&self, part: Part) -> u32 {
-        match part {
-            Part::Vision => self.vision,
-            Part::Decoder => self.decoder,
-        }
-    }
 }
 
 /// A model on a device.
@@ -98,7 +77,8 @@ pub struct Model {
 #[derive(Debug)]
 struct Workspace {
     linear: LinearWorkspace,
-    decoder: DecoderWorkspace,
+    /// Of each kind of layer.
+    decoder: Vec<DecoderWorkspace>,
     vision: VisionWorkspace,
     head: HeadWorkspace,
     /// The input of each layer, and the output of the last `[tokens, hidden]`.
@@ -127,8 +107,7 @@ struct BatchInputs {
     cu_seqlens: Buffer,
     loss_positions: Buffer,
     targets: Buffer,
-    cosines: Buffer,
-    sines: Buffer,
+    angles: AngleInputs,
     images: PatchInputs,
 }
 
@@ -162,14 +141,18 @@ impl Model {
         let network = Network::build(&mut builder, config)?;
         let (trained, adapter_sizes) = (builder.trained, builder.adapter_sizes);
         let (text, vision) = (&config.text, &config.vision);
-        let is_grouped = text.heads != text.kv_heads;
+        let grouped = |layer: &LayerSpec| {
+            let attention = layer.attention();
+            if attention.heads == attention.kv_heads { 0 } else { attention.query_width() }
+        };
+        let heads = text.most(|layer| layer.attention().heads);
         let reserve = Reserve {
             longest: limits.longest,
             head_size: config.largest_head(),
             attention_tokens: limits.tokens.max(limits.patches),
             segments: limits.rows.max(limits.windows).max(limits.images),
-            query_heads: (limits.tokens * text.heads).max(limits.patches * vision.heads),
-            grouped_values: if is_grouped { limits.tokens * text.hidden } else { 0 },
+            query_heads: (limits.tokens * heads).max(limits.patches * vision.heads),
+            grouped_values: limits.tokens * text.most(grouped),
             parameters: trained.len(),
             ..builder.reserve
         };
@@ -257,16 +240,23 @@ impl Model {
         let pass = &mut Pass { device, linear: self.workspace.linear, dropout };
         self.forward(pass, &given);
         let (text, workspace, network) = (&self.config.text, &self.workspace, &self.network);
-        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &given.sequence };
+        let context = DecoderContext { hidden: text.hidden, workspaces: &workspace.decoder, sequence: &given.sequence };
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
         let dx = workspace.dx.first(given.sequence.tokens);
-        network.head.loss(pass.device, text, part(workspace.inputs[text.layers]), dx, given.asked, &workspace.head);
+        network.head.loss(
+            pass.device,
+            text,
+            part(workspace.inputs[text.layers.len()]),
+            dx,
+            given.asked,
+            &workspace.head,
+        );
         let [losses, hits] = [workspace.head.losses, workspace.head.hits].map(|buffer| buffer.first(given.asked.rows));
         pass.device.add_losses(losses, hits, workspace.results.first(2), workspace.scalars);
         pass.device.mark(Stage::Backward);
         for (index, layer) in network.layers.iter().enumerate().rev() {
             let (x, mut saved) = (part(workspace.inputs[index]), *workspace.saved.of(index));
-            if workspace.saved.is_gone(index, network.layers.len()) {
+            if workspace.saved.is_gone(index) {
                 layer.forward(pass, context, x, None, &saved);
                 saved = saved.made_again();
             }
@@ -295,17 +285,18 @@ impl Model {
         self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let (last, dx) = (part(workspace.inputs[text.layers]), workspace.dx.first(given.sequence.tokens));
+        let (last, dx) = (part(workspace.inputs[text.layers.len()]), workspace.dx.first(given.sequence.tokens));
         self.network.head.loss(device, text, last, dx, given.asked, &workspace.head);
         self.losses(device, batch)
     }
 
-    pub(crate) fn updates(&self) -> Updates {
-        Updates { vision: self.scalars.vision_updates, decoder: self.scalars.decoder_updates }
+    /// Number of updates of a group of parameters.
+    pub(crate) fn updates_of(&self, group: ParameterGroup) -> u32 {
+        self.scalars.updates_of(group)
     }
 
-    pub(crate) fn set_updates(&mut self, updates: Updates) {
-        (self.scalars.vision_updates, self.scalars.decoder_updates) = (updates.vision, updates.decoder);
+    pub(crate) fn set_updates(&mut self, updates: [u32; GROUPS]) {
+        self.scalars.updates = updates;
     }
 
     /// The loss at each position that counts, in order, of the batch that was learnt last.
@@ -324,7 +315,7 @@ impl Model {
         let given = self.begin(device, batch)?;
         self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let text = &self.config.text;
-        let last = self.workspace.inputs[text.layers].first(batch.tokens() * text.hidden);
+        let last = self.workspace.inputs[text.layers.len()].first(batch.tokens() * text.hidden);
         let mut all = Vec::with_capacity(batch.tokens() * text.vocabulary);
         let (head, workspace) = (&self.network.head, &self.workspace.head);
         head.logits(device, text, last, batch.tokens(), workspace, |chunk| all.extend_from_slice(chunk))?;
@@ -350,8 +341,8 @@ impl Model {
         device.mark(Stage::Update);
         let scalars = &mut self.scalars;
         (scalars.rate, scalars.gradient_scale) = (rate, gradient_scale);
-        scalars.decoder_updates += 1;
-        scalars.vision_updates += u32::from(had_images);
+        scalars.updates[usize::from(EVERY_BATCH.0)] += 1;
+        scalars.updates[usize::from(WITH_IMAGES.0)] += u32::from(had_images);
         device.upload(self.workspace.scalars, bytes_of(&self.scalars.words()));
         if gradient_scale != 1.0 {
             device.scale(self.gradients, self.workspace.scalars);
@@ -359,8 +350,8 @@ impl Model {
         let squares = self.workspace.results.part(2, 1);
         // Gradients of parameters that took no part are zero.
         device.add_squares(self.gradients, squares);
-        let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
-        let rates = [RateGroup::Vision, RateGroup::Merger].map(|group| optimizer.factor(group));
+        let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.role.group() == EVERY_BATCH);
+        let rates = [Part::Tower, Part::Merger].map(|part| optimizer.factor(part));
         for (factor, buffer) in rates.into_iter().zip(self.workspace.group_scalars) {
             if factor != 1.0 {
                 let scalars = StepScalars { rate: rate * factor, ..self.scalars };
@@ -368,9 +359,9 @@ impl Model {
             }
         }
         let (all, [vision, merger]) = (self.workspace.scalars, self.workspace.group_scalars);
-        let scalars = |group| match group {
-            RateGroup::Vision if optimizer.vision_factor != 1.0 => vision,
-            RateGroup::Merger if optimizer.merger_factor != 1.0 => merger,
+        let scalars = |part| match part {
+            Part::Tower if optimizer.vision_factor != 1.0 => vision,
+            Part::Merger if optimizer.merger_factor != 1.0 => merger,
             _ => all,
         };
         optimizer.update(device, taking_part, squares, scalars, &mut self.updates);
@@ -392,7 +383,7 @@ impl Model {
 
     fn forward(&self, pass: &mut Pass, given: &Given) {
         let (text, workspace) = (&self.config.text, &self.workspace);
-        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &given.sequence };
+        let context = DecoderContext { hidden: text.hidden, workspaces: &workspace.decoder, sequence: &given.sequence };
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
         let x = part(workspace.inputs[0]);
         self.network.embed(pass, &self.config.vision, &workspace.vision, given.tokens, &given.images, x);
@@ -438,8 +429,7 @@ impl Model {
                 rows: batch.cu_seqlens.len() - 1,
                 longest: longest(&batch.cu_seqlens),
                 cu_seqlens: upload(device, inputs.cu_seqlens, &batch.cu_seqlens),
-                cosines: upload(device, inputs.cosines, &batch.angles.cosines),
-                sines: upload(device, inputs.sines, &batch.angles.sines),
+                angles: inputs.angles.put(device, &batch.angles, 0..batch.tokens()),
             },
             images: inputs.images.put(device, batch),
         })
@@ -459,14 +449,16 @@ impl Workspace {
         let (text, tokens) = (&config.text, limits.tokens);
         let batches = (0..device.profile().batches).map(|_| BatchInputs::build(device, config, limits));
         let batches = batches.collect::<Result<Vec<BatchInputs>, OutOfMemory>>()?;
-        let inputs = (0..=text.layers).map(|index| {
+        let inputs = (0..=text.layers.len()).map(|index| {
             activations(device, Purpose::Activations, &format!("layer {index} input"), tokens, text.hidden)
         });
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
+        let sizes = LayerSizes { hidden: text.hidden, tokens, adapters, mode: Mode::Training };
         let save = |device: &mut dyn Device| {
-            Saved::build(checkpointing, text.layers, |purpose, index| {
-                let label = format!("layer {index}");
-                LayerActivations::build(device, purpose, &label, text, tokens, adapters, Mode::Training)
+            let kinds = network.layers.iter().map(|layer| layer.kind).collect();
+            Saved::build(checkpointing, kinds, |purpose, index| {
+                let (label, spec) = (format!("layer {index}"), &text.layers[index]);
+                LayerActivations::build(device, purpose, &label, spec, sizes)
             })
         };
         // The activations of all layers are needed to the end; those of a single recomputed layer lie in the block below.
@@ -494,7 +486,7 @@ impl Workspace {
         }
         let saved = all_saved.map_or_else(|| save(device), Ok)?;
         let linear = LinearWorkspace::build(device, adapters, adapted_rows, Mode::Training)?;
-        let decoder = DecoderWorkspace::build(device, text, tokens, adapters, Mode::Training)?;
+        let decoder = DecoderWorkspace::of_kinds(device, text, sizes)?;
         let head = HeadWorkspace::build(device, text, limits.targets, Mode::Training)?;
         let room = adapters.room(device.profile());
         let dx = roomy(device, Purpose::Workspace, "gradient", tokens, text.hidden, room)?;
@@ -529,14 +521,12 @@ impl BatchInputs {
     fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchInputs, OutOfMemory> {
         let images = PatchInputs::build(device, config, limits.patches, limits.windows, limits.images)?;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
-        let angles = limits.tokens.saturating_mul(config.text.head_size() / 2);
         Ok(BatchInputs {
             tokens: make("tokens", Dtype::I32, limits.tokens)?,
             cu_seqlens: make("row starts", Dtype::I32, limits.rows + 1)?,
             loss_positions: make("loss positions", Dtype::I32, limits.targets)?,
             targets: make("targets", Dtype::I32, limits.targets)?,
-            cosines: make("cosines", Dtype::F32, angles)?,
-            sines: make("sines", Dtype::F32, angles)?,
+            angles: AngleInputs::build(device, &config.text, limits.tokens)?,
             images,
         })
     }

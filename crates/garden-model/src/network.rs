@@ -10,21 +10,26 @@ pub(crate) mod mode;
 pub(crate) mod parameters;
 pub(crate) mod pass;
 pub(crate) mod patches;
+pub(crate) mod role;
 pub(crate) mod rotary;
 pub(crate) mod swiglu;
 pub(crate) mod targets;
 pub(crate) mod vision;
 pub(crate) mod windows;
 
-use garden_device::{Buffer, Part, Stage, Weight};
+use garden_device::{Buffer, Planner, Stage, Weight};
 
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint::layout::Width;
+use crate::checkpoint::names::HEAD;
 use crate::error::Error;
 use crate::network::decoder::{Layer, Norm};
 use crate::network::head::Head;
-use crate::network::parameters::Builder;
+use crate::network::mode::Mode;
+use crate::network::parameters::{Builder, Storage};
 use crate::network::pass::Pass;
 use crate::network::patches::Patches;
+use crate::network::role::{Declared, Kind, Part};
 use crate::network::vision::{Vision, VisionContext, VisionWorkspace};
 use garden_input::{Config, VisionConfig};
 
@@ -39,22 +44,40 @@ pub(crate) struct Network {
     pub head: Head,
 }
 
+/// All tensors of a model as its checkpoints have them: what its network asks for when it is built.
+pub(crate) fn declared(config: &Config) -> Result<Vec<Declared>, Error> {
+    let (mut planner, checkpoint) = (Planner::for_cpu(1), Checkpoint::declaring());
+    let mut builder = Builder::new(&mut planner, &checkpoint, None, Mode::Inference, &Storage::default())?;
+    Network::build(&mut builder, config)?;
+    Ok(builder.declared)
+}
+
 impl Network {
     pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
         let text = &config.text;
         builder.checkpoint.check(config)?;
-        builder.check_saved(config)?;
         let vision = Vision::build(builder, &config.vision)?;
         builder.part = Part::Decoder;
         let name = "model.language_model";
+        let embedding = format!("{name}.embed_tokens.weight");
+        if config.is_tied {
+            for (tensor, other) in [(HEAD, "embedding"), (embedding.as_str(), "head")] {
+                let why = format!("it is the same as the {other} in this model, and an adapter would untie the two");
+                builder.refuse_saved(tensor, &why)?;
+            }
+        }
         let (embedding, embedding_gradient) =
-            builder.weight(&format!("{name}.embed_tokens.weight"), text.vocabulary, text.hidden)?;
-        let layers = (0..text.layers).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text));
+            builder.weight(&embedding, &[text.vocabulary, text.hidden], Kind::Embedding)?;
+        let layers =
+            (0..text.layers.len()).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text, index));
         let layers = layers.collect::<Result<Vec<Layer>, Error>>()?;
-        let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.epsilon)?;
+        let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.norm)?;
         let (weight, gradient) = match config.is_tied {
             true => (embedding, embedding_gradient),
-            false => builder.linear_weight("lm_head", Width::exact(text.vocabulary), Width::exact(text.hidden))?,
+            false => {
+                let [outputs, inputs] = [text.vocabulary, text.hidden].map(Width::exact);
+                builder.linear_weight("lm_head", outputs, inputs, Kind::Head)?
+            }
         };
         builder.check_found()?;
         Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
@@ -73,7 +96,7 @@ impl Network {
         pass.device.mark(Stage::Forward);
         pass.device.embed(&self.embedding, tokens, x, tokens.length());
         if images.patches > 0 {
-            pass.device.mark(Stage::Vision);
+            pass.device.mark(Stage::Encode);
             self.vision.forward(pass, VisionContext { vision, workspace, images }, x);
             pass.device.mark(Stage::Forward);
         }

@@ -5,6 +5,7 @@ pub(crate) mod state;
 use garden_device::{AdamW, Buffer, Device};
 
 use crate::network::parameters::Parameter;
+use crate::network::role::Part;
 
 /// AdamW settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,17 +26,6 @@ pub struct Optimizer {
     pub clip: Option<f32>,
 }
 
-/// Parameters that share a learning rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RateGroup {
-    /// Decoder, embedding and head.
-    Decoder,
-    /// The vision tower.
-    Vision,
-    /// The merger between the two.
-    Merger,
-}
-
 impl Default for Optimizer {
     fn default() -> Optimizer {
         Optimizer {
@@ -51,23 +41,23 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// The learning rate of a group, as a multiple of the decoder's.
-    pub(crate) fn factor(&self, group: RateGroup) -> f32 {
-        match group {
-            RateGroup::Decoder => 1.0,
-            RateGroup::Vision => self.vision_factor,
-            RateGroup::Merger => self.merger_factor,
+    /// The learning rate of a part, as a multiple of the decoder's.
+    pub(crate) fn factor(&self, part: Part) -> f32 {
+        match part {
+            Part::Decoder => 1.0,
+            Part::Tower => self.vision_factor,
+            Part::Merger => self.merger_factor,
         }
     }
 
-    /// Updates parameters. `squares` `[1]` has the sum of squares of all gradients, `scalars` a group's learning rate and numbers of updates. `updates` is
+    /// Updates parameters. `squares` `[1]` has the sum of squares of all gradients, `scalars` a part's learning rate and numbers of updates. `updates` is
     /// memory for their list, so that a step on a CPU allocates nothing.
     pub(crate) fn update<'a>(
         &self,
         device: &mut dyn Device,
         parameters: impl Iterator<Item = &'a Parameter>,
         squares: Buffer,
-        scalars: impl Fn(RateGroup) -> Buffer,
+        scalars: impl Fn(Part) -> Buffer,
         updates: &mut Vec<AdamW>,
     ) {
         updates.clear();
@@ -79,9 +69,9 @@ impl Optimizer {
             beta1: self.beta1,
             beta2: self.beta2,
             epsilon: self.epsilon,
-            decay: if parameter.is_decayed { self.decay } else { 0.0 },
-            scalars: scalars(parameter.rate_group()),
-            part: parameter.part,
+            decay: if parameter.role.is_decayed() { self.decay } else { 0.0 },
+            scalars: scalars(parameter.role.part),
+            group: parameter.role.group(),
         }));
         device.adamw(updates, self.clip.map(|clip| (squares, clip)));
     }

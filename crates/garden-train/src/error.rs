@@ -292,6 +292,12 @@ impl From<garden_data::Error> for Error {
     }
 }
 
+impl From<RecipeError> for Error {
+    fn from(error: RecipeError) -> Error {
+        Error::Recipe(error)
+    }
+}
+
 impl From<garden_input::Error> for Error {
     fn from(error: garden_input::Error) -> Error {
         Error::Model(error.into())

@@ -258,14 +258,22 @@ impl Recipe {
         })
     }
 
+    /// Refuses what does not fit the model: rates of parts that are not trained, and targets that it does not have.
+    pub(crate) fn check_model(&self, config: &Config) -> Result<(), Error> {
+        let training = self.training();
+        self.check_rates::<Error>(&mut |part| Ok(training.reaches(part, config)?))?;
+        self.check_targets(config)
+    }
+
     /// Refuses names in `lora-targets` that no linear layer of the model has: what somebody wants trained would be left out in silence.
-    pub(crate) fn check_targets(&self, config: &Config) -> Result<(), Error> {
+    fn check_targets(&self, config: &Config) -> Result<(), Error> {
         let Some(targets) = self.targets().filter(|_| self.lora_targets.is_some()) else { return Ok(()) };
         let name = "lora-targets".to_string();
         let problem = match targets.first_unknown(config) {
             Ok(None) => return Ok(()),
             Ok(Some(unknown)) => format!("has `{unknown}`, which matches no linear layer of the model"),
-            Err(problem) => format!("cannot be used: {problem}"),
+            Err(garden_model::Error::Batch(problem)) => format!("cannot be used: {problem}"),
+            Err(error) => return Err(error.into()),
         };
         Err(Error::Recipe(RecipeError { name, problem, hint: Some(format!("linear layers: {LINEARS}")) }))
     }
@@ -288,7 +296,6 @@ impl Recipe {
             check_adapter(path, &first, &open)?;
             (self.use_rslora, self.first) = (first.is_rank_stabilised, Some(first));
         }
-        self.check_rates().map_err(|error| Error::Empty(error.to_string()))?;
         if let Training::Lora(settled) = self.training() {
             (self.lora_r, self.lora_alpha) = (Some(settled.rank), Some(settled.alpha));
             if self.modules_to_save.is_none() && !settled.modules_to_save.is_empty() {
@@ -440,6 +447,23 @@ mod tests {
         assert!(settled(Recipe { use_rslora: true, ..Recipe::default() }, &plain).is_err());
         // Other targets are refused where the adapter's tensors are read, by their names.
         assert_eq!(told(|recipe| recipe.finetune_vision = true), None);
+    }
+
+    #[test]
+    fn rates_are_for_parts_that_targets_reach() {
+        let told = |targets: &str| {
+            let recipe =
+                Recipe { merger_learning_rate: Some(1e-5), lora_targets: Some(targets.into()), ..Recipe::default() };
+            recipe.check_model(&Config::tiny()).err().map(|error| error.to_string())
+        };
+        assert!(told("q_proj,qkv").is_some_and(|error| error.contains("the merger, which is not trained")));
+        assert_eq!(told("q_proj,merger.mlp.0"), None);
+        assert!(told("q_proj,merger.mlp.0,qvk").is_some_and(|error| error.contains("`qvk`, which matches no linear")));
+        assert!(
+            told("q_proj(").is_some_and(|error| error.contains("is not a regular expression")),
+            "{:?}",
+            told("q_proj(")
+        );
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Prepared {
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
-        recipe.check_targets(&config)?;
+        recipe.check_model(&config)?;
         let rows = recipe.rows("train");
         let dataset = rows.dataset().map_err(Error::from).map_err(Error::of(Split::Train))?;
         let train = looker.look(&dataset, recipe.batch(), progress).map_err(Error::of(Split::Train))?;

@@ -14,7 +14,7 @@ use garden_data::{
     BadRow, BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong,
 };
 use garden_memory::Bytes;
-use garden_model::LoraConfig;
+use garden_model::{LoraConfig, Part};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -575,10 +575,10 @@ impl Recipe {
                 "set `eval-answers` to more than 0",
             ));
         }
-        // An adapter says itself what it reaches, when it is read.
-        if self.adapter.is_none() {
-            self.check_rates()?;
-        }
+        // Targets by names, and an adapter, say what they reach when the model is known.
+        let is_open = self.adapter.is_some() || self.lora_targets.is_some() || self.modules_to_save.is_some();
+        let reaches_images = self.full || self.finetune_vision || is_open;
+        self.check_rates::<RecipeError>(&mut |_| Ok(reaches_images))?;
         if self.early_stopping.is_some() && !self.evaluates() {
             let hint = "add `eval-dataset` or `eval-split`";
             return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
@@ -602,20 +602,22 @@ impl Recipe {
         Ok(())
     }
 
-    /// Rates of their own are for what is trained.
-    pub(crate) fn check_rates(&self) -> Result<(), RecipeError> {
-        let training = self.training();
+    /// Rates of their own are for what is trained: `reaches` says which parts are.
+    pub(crate) fn check_rates<E: From<RecipeError>>(
+        &self,
+        reaches: &mut dyn FnMut(Part) -> Result<bool, E>,
+    ) -> Result<(), E> {
         let groups = [
-            ("vision-learning-rate", self.vision_learning_rate, training.reaches_vision(), "the vision tower"),
-            ("merger-learning-rate", self.merger_learning_rate, training.reaches_merger(), "the merger"),
+            ("vision-learning-rate", self.vision_learning_rate, Part::Tower, "the vision tower"),
+            ("merger-learning-rate", self.merger_learning_rate, Part::Merger, "the merger"),
         ];
-        for (name, rate, is_trained, what) in groups {
-            if rate.is_some() && !is_trained {
+        for (name, rate, part, what) in groups {
+            if rate.is_some() && !reaches(part)? {
                 let hint = "use `finetune-vision` or `full`, or add its linear layers to `lora-targets`";
-                return Err(wrong_but(name, format!("is for {what}, which is not trained"), hint));
+                return Err(wrong_but(name, format!("is for {what}, which is not trained"), hint).into());
             }
             if rate.is_some_and(|rate| rate > 0.0) && self.learning_rate == 0.0 {
-                return Err(wrong("learning-rate", format!("is 0, but `{name}` follows its schedule")));
+                return Err(wrong("learning-rate", format!("is 0, but `{name}` follows its schedule")).into());
             }
         }
         Ok(())

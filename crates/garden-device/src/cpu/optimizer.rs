@@ -43,7 +43,7 @@ pub(super) fn adamw(
     second: &mut [f32],
 ) {
     let (beta1, beta2) = (f64::from(update.beta1), f64::from(update.beta2));
-    let (rate, updates) = (f64::from(scalars.rate), scalars.updates(update.part) as i32);
+    let (rate, updates) = (f64::from(scalars.rate), scalars.updates_of(update.group) as i32);
     let step = (rate / (1.0 - beta1.powi(updates))) as f32;
     let root = (1.0 / (1.0 - beta2.powi(updates)).sqrt()) as f32;
     let keep = (1.0 - rate * f64::from(update.decay)) as f32;
@@ -101,7 +101,7 @@ pub(super) fn adamw_8bit(
     assert_eq!((gradient.len(), codes[0].len(), codes[1].len()), (length, length, length));
     let blocks = length.div_ceil(BLOCK);
     assert_eq!((scales[0].len(), scales[1].len()), (blocks, blocks));
-    let (rate, updates) = (f64::from(scalars.rate), scalars.updates(update.part) as i32);
+    let (rate, updates) = (f64::from(scalars.rate), scalars.updates_of(update.group) as i32);
     let power = |beta: f32| f64::from(beta).powi(updates);
     let (first, second) = (1.0 - power(update.beta1), (1.0 - power(update.beta2)).sqrt());
     let settings = Step8bit {

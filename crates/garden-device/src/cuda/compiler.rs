@@ -1,9 +1,11 @@
 //! NVRTC: compiles kernels from source for one architecture. Needs no GPU.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::library::{Unavailable, find, functions};
+use libloading::Library;
+
+use super::library::{Unavailable, find, functions, open, open_builtins};
 
 type Program = *mut c_void;
 
@@ -45,6 +47,19 @@ impl Compiler {
     /// Finds NVRTC, of at most this major version.
     pub fn find(most_major: i32) -> Result<Compiler, Unavailable> {
         let (library, path) = find("libnvrtc", "cuda-nvrtc", most_major)?;
+        Compiler::of(library, path)
+    }
+
+    /// The NVRTC of this file.
+    pub fn at(path: &Path) -> Result<Compiler, Unavailable> {
+        open_builtins(path);
+        let library = open(path).ok_or_else(|| {
+            Unavailable::new(format!("{} cannot be opened", path.display()), "name the file of NVRTC: libnvrtc.so.13")
+        })?;
+        Compiler::of(library, path.to_path_buf())
+    }
+
+    fn of(library: Library, path: PathBuf) -> Result<Compiler, Unavailable> {
         let functions = Functions::of(library).map_err(|name| {
             Unavailable::new(format!("{} lacks {name}", path.display()), "install NVRTC from CUDA 12 or newer")
         })?;

@@ -317,7 +317,7 @@ fn cache_folder() -> Option<PathBuf> {
 }
 
 /// A file name that covers every input of a compiled program.
-fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i32)) -> String {
+pub fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i32)) -> String {
     let digest = |offset: u64| {
         let bytes = source.bytes().chain(architecture.bytes()).chain(OPTIONS.iter().flat_map(|option| option.bytes()));
         bytes.fold(offset, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

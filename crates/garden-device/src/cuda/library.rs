@@ -99,7 +99,7 @@ pub(super) fn find(name: &str, package: &str, most_major: i32) -> Result<(Librar
 }
 
 /// NVRTC opens a second library by its bare name, which is only found if it is already loaded.
-fn open_builtins(nvrtc: &Path) {
+pub(super) fn open_builtins(nvrtc: &Path) {
     let Some(folder) = nvrtc.parent() else { return };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -4,11 +4,11 @@ use super::Cuda;
 use super::driver::{Address, Argument};
 use crate::buffer::{Buffer, Dtype};
 use crate::device::{AdamW, Moments, Shadow};
-use crate::scalars::Part;
+use crate::scalars::ParameterGroup;
 
 /// Bytes of a parameter in the table: the kernels' `Parameter`.
 pub(super) const ENTRY: usize = 96;
-/// Maximum number of different constants of an update: by learning rate, part and decay. Each takes 8 f32.
+/// Maximum number of different constants of an update: by learning rate, group and decay. Each takes 8 f32.
 pub(super) const STEPS: usize = 16;
 /// Blocks of threads for a parameter; a longer one is gone through in turns.
 const MOST_BLOCKS: usize = 264;
@@ -88,15 +88,15 @@ pub(super) fn adamw(cuda: &mut Cuda, updates: &[AdamW], clip: Option<(Buffer, f3
     let null = Argument::Address(0);
     let (squares, largest) = clip.map_or((null, 0.0), |(squares, largest)| (cuda.of(squares, Dtype::F32), largest));
     // Constants of an update, and where they are.
-    let mut steps: Vec<(Buffer, Part, f32)> = Vec::new();
+    let mut steps: Vec<(Buffer, ParameterGroup, f32)> = Vec::new();
     let (mut wide, mut narrow) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
     for update in updates {
-        let AdamW { value, shadow, gradient, moments, decay, scalars, part, .. } = *update;
+        let AdamW { value, shadow, gradient, moments, decay, scalars, group, .. } = *update;
         assert_eq!([update.beta1, update.beta2, update.epsilon], [beta1, beta2, epsilon], "all have the same settings");
         assert_eq!([value.dtype, gradient.dtype], [Dtype::F32; 2]);
         let length = value.length();
         assert_eq!(gradient.length(), length);
-        let key = (scalars, part, decay);
+        let key = (scalars, group, decay);
         let number = steps.iter().position(|step| *step == key).unwrap_or_else(|| {
             steps.push(key);
             steps.len() - 1
@@ -127,10 +127,10 @@ pub(super) fn adamw(cuda: &mut Cuda, updates: &[AdamW], clip: Option<(Buffer, f3
         entries.0.extend(entry.bytes());
         entries.1.push(length);
     }
-    for (number, (scalars, part, decay)) in steps.into_iter().enumerate() {
+    for (number, (scalars, group, decay)) in steps.into_iter().enumerate() {
         let arguments = [
             cuda.of(scalars, Dtype::I32),
-            Argument::I32((part == Part::Vision).into()),
+            Argument::I32(group.0.into()),
             squares,
             Argument::F32(largest),
             Argument::F32(beta1),

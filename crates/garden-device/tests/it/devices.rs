@@ -12,8 +12,8 @@ use garden_device::cuda::MOST_RECORDINGS;
 
 use crate::bench::{Bench, Matrix, Output, Pair, PairOfRows, Side, Stored, bits, check, download, rounded};
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Purpose, Rows, Seed, Shadow,
-    StepScalars, Weight, Write, dynamic_8bit,
+    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, GROUPS, Heads, Moments, ParameterGroup, Purpose, Rows,
+    Seed, Shadow, StepScalars, Weight, Write, dynamic_8bit,
 };
 
 pub fn cpu() -> Option<Box<dyn Device>> {
@@ -795,7 +795,7 @@ struct Trained {
     gradient: Pair,
     squares: Pair,
     scalars: Pair,
-    part: Part,
+    group: ParameterGroup,
     decay: f32,
     clip: Option<f32>,
 }
@@ -813,7 +813,7 @@ impl Trained {
             gradient: bench.some_f32(length),
             squares: bench.f32(&[0.0]),
             scalars: bench.scalars(StepScalars::default()),
-            part: bench.random.of(&[Part::Vision, Part::Decoder]),
+            group: ParameterGroup(bench.random.of(&[0, 1])),
             decay: bench.random.of(&[0.0, 0.1]),
             clip: bench.random.of(&[None, Some(0.5), Some(1e9)]),
         }
@@ -822,13 +822,10 @@ impl Trained {
     /// New gradients, their squares and scalars.
     fn next(&self, bench: &mut Bench, step: u32) {
         let gradients = bench.random.values(self.gradient.length());
-        // The other half of a model has had another number of updates, which must not matter.
-        let (own, other) = (step, 70 + step);
-        let (vision_updates, decoder_updates) = match self.part {
-            Part::Vision => (own, other),
-            Part::Decoder => (other, own),
-        };
-        let now = StepScalars { rate: 0.01, vision_updates, decoder_updates, ..StepScalars::default() };
+        // The other group has had another number of updates, which must not matter.
+        let mut updates = [70 + step; GROUPS];
+        updates[usize::from(self.group.0)] = step;
+        let now = StepScalars { rate: 0.01, updates, ..StepScalars::default() };
         let words: Vec<u8> = now.words().iter().flat_map(|word| word.to_le_bytes()).collect();
         for side in [Side::Tested, Side::Reference] {
             let device: &mut dyn Device = match side {
@@ -849,8 +846,8 @@ impl Trained {
         let shadow = self.shadow.filter(|_| side == Side::Tested);
         let shadow = shadow.map(|(rows, scale)| Shadow { rows: rows.on(side), scale });
         let (value, gradient, scalars) = (on(self.value), on(self.gradient), on(self.scalars));
-        let (beta1, beta2, epsilon, decay, part) = (0.9, 0.99, 1e-6, self.decay, self.part);
-        let update = AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part };
+        let (beta1, beta2, epsilon, decay, group) = (0.9, 0.99, 1e-6, self.decay, self.group);
+        let update = AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, group };
         device.adamw(&[update], self.clip.map(|largest| (on(self.squares), largest)));
     }
 

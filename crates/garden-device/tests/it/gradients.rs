@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Part, Purpose, Reserve, Rows, StepScalars, Weight,
-    Write,
+    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, ParameterGroup, Purpose, Reserve, Rows, StepScalars,
+    Weight, Write,
 };
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
@@ -387,8 +387,8 @@ fn updates() {
             beta2: 0.99,
             epsilon: 1e-6,
             decay: 0.1,
-            scalars: bench.scalars(StepScalars { rate: 0.01, decoder_updates: 3, ..StepScalars::default() }),
-            part: Part::Decoder,
+            scalars: bench.scalars(StepScalars { rate: 0.01, updates: [0, 3], ..StepScalars::default() }),
+            group: ParameterGroup(1),
         };
         bench.cpu.adamw(&[update], Some((squares, 0.5)));
         let shrink = (0.5 / (sum.sqrt() + 1e-6)).min(1.0);

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use crate::bench::LARGEST;
 use crate::devices::{cpu, cpu_bf16, cuda, on_every_device};
 use garden_device::{
-    AdamW, Buffer, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, StepScalars, Weight,
-    Write, dynamic_8bit, nf4,
+    AdamW, Buffer, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, ParameterGroup, Purpose, Reserve, StepScalars,
+    Weight, Write, dynamic_8bit, nf4,
 };
 use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
@@ -273,18 +273,18 @@ impl<'a> Trained<'a> {
             epsilon,
             decay: self.about["weight_decay"].as_f64().unwrap() as f32,
             scalars,
-            part: Part::Vision,
+            group: ParameterGroup(0),
         };
-        let mut vision_updates = 0;
+        let mut updates = 0;
         for index in 0..rates.len() {
             if left_out.contains(&(index as f64 + 1.0)) {
                 continue;
             }
-            vision_updates += 1;
+            updates += 1;
             let now = &gradients[which[index] as usize * length..][..length];
             let scaled: Vec<f32> = now.iter().map(|value| value * factors[index] as f32).collect();
             device.upload_f32(gradient, &scaled);
-            let now = StepScalars { rate: rates[index] as f32, vision_updates, ..StepScalars::default() };
+            let now = StepScalars { rate: rates[index] as f32, updates: [updates, 0], ..StepScalars::default() };
             device.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
             device.adamw(&[update], None);
             compare(device, index + 1);
@@ -394,10 +394,10 @@ fn a_gradient_that_is_no_number() {
     cpu.upload(gradient, &gradients);
     let moments = Moments::Int8 { codes, scales };
     let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
-    let now = StepScalars { rate: 0.1, decoder_updates: 1, ..StepScalars::default() };
+    let now = StepScalars { rate: 0.1, updates: [0, 1], ..StepScalars::default() };
     cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
-    let (shadow, decay, part) = (None, 0.0, Part::Decoder);
-    cpu.adamw(&[AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part }], None);
+    let (shadow, decay, group) = (None, 0.0, ParameterGroup(1));
+    cpu.adamw(&[AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, group }], None);
     let mut values = vec![0.0; 300];
     cpu.download(value, &mut values).unwrap();
     for (index, value) in values.iter().enumerate() {

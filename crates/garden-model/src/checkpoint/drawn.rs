@@ -36,19 +36,6 @@ pub(crate) enum Drawn {
     Zeros,
 }
 
-impl Drawn {
-    /// How the tensor with this newer name is initialised.
-    pub fn of(name: &str) -> Drawn {
-        let (module, what) = name.rsplit_once('.').unwrap_or(("", name));
-        let module = module.rsplit_once('.').map_or(module, |(_, last)| last);
-        match what {
-            "bias" => Drawn::Zeros,
-            _ if module.contains("norm") || module == "ln_q" => Drawn::Ones,
-            _ => Drawn::Noise,
-        }
-    }
-}
-
 /// A sheet of random bf16 numbers, and ones and zeros for the longest vector.
 #[derive(Debug)]
 pub(crate) struct Sheet {
@@ -150,24 +137,6 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_say_what_a_tensor_is_filled_with() {
-        for (name, drawn) in [
-            ("model.language_model.layers.3.input_layernorm.weight", Drawn::Ones),
-            ("model.language_model.layers.3.post_attention_layernorm.weight", Drawn::Ones),
-            ("model.language_model.norm.weight", Drawn::Ones),
-            ("model.visual.blocks.0.norm1.weight", Drawn::Ones),
-            ("model.visual.merger.ln_q.weight", Drawn::Ones),
-            ("model.visual.blocks.0.attn.qkv.bias", Drawn::Zeros),
-            ("model.visual.merger.mlp.0.weight", Drawn::Noise),
-            ("model.visual.patch_embed.proj.weight", Drawn::Noise),
-            ("model.language_model.embed_tokens.weight", Drawn::Noise),
-            ("lm_head.weight", Drawn::Noise),
-        ] {
-            assert_eq!(Drawn::of(name), drawn, "{name}");
-        }
-    }
 
     #[test]
     fn a_sheet_repeats_itself_and_survives_being_forgotten() {

@@ -17,11 +17,12 @@ use crate::checkpoint::nf4_checkpoint::{self, Packed};
 use crate::checkpoint::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, write_config, write_index,
 };
-use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::sum::{PIECE, Sum, piece, scale_rows};
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
+use crate::network::declared;
+use crate::network::role::Declared;
 use garden_input::Config;
 
 /// Merge settings.
@@ -101,6 +102,8 @@ impl<'a> Merge<'a> {
         let model = Config::read(&base.path().join("config.json"))?;
         fits(base, adapter, &model)?;
         let (mut pairs, mut saved) = (adapter.pairs()?, adapter.saved()?);
+        let tensors = declared(&model)?;
+        let known: BTreeMap<&str, &Declared> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let mut items = Vec::new();
         for (path, stored) in base.files()? {
             for stored in stored {
@@ -124,7 +127,7 @@ impl<'a> Merge<'a> {
                 if model.is_tied && newer == HEAD && pair.is_none() {
                     continue;
                 }
-                let shape = if newer == PATCHES { model.vision.kernel().to_vec() } else { shape };
+                let shape = known.get(newer.as_str()).map_or(shape.clone(), |known| known.written(&shape));
                 items.push(Item {
                     name: stored.name,
                     newer,

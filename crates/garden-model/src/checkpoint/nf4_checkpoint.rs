@@ -5,8 +5,10 @@ use std::ops::Range;
 use garden_device::{Dtype, nf4};
 use serde_json::Value;
 
+use crate::checkpoint::names::HEAD;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
+use crate::network::role::{Declared, Kind, Part, Role};
 
 /// Values quantised at a time: whole blocks, and little memory.
 pub(crate) const PIECE: usize = 1 << 16;
@@ -30,21 +32,44 @@ const OTHER_STATE: &str = "quant_state.bitsandbytes__fp4";
 pub struct FourBit {
     /// Double quantisation: block scales in 8 bits instead of 32.
     pub is_double: bool,
-    /// Modules that are not quantised, such as `model.visual`: parts of names between dots.
-    pub kept: Vec<String>,
+    /// Modules that are not quantised, such as `model.visual`: parts of names between dots. `None` for all but the decoder's linears.
+    pub kept: Option<Vec<String>>,
 }
 
 impl Default for FourBit {
-    /// Double quantisation; the vision tower and the head are not quantised. Embeddings, norms and biases never are.
+    /// Double quantisation of the decoder's linears. Embeddings, norms and biases never are.
     fn default() -> FourBit {
-        FourBit { is_double: true, kept: vec!["model.visual".into(), "lm_head".into()] }
+        FourBit { is_double: true, kept: None }
     }
 }
 
 impl FourBit {
-    /// Whether the linear with this newer name is quantised.
-    pub fn packs(&self, name: &str) -> bool {
-        !self.kept.iter().any(|kept| format!(".{name}.").contains(&format!(".{kept}.")))
+    /// Whether the matrix of the module with this newer name is quantised.
+    pub(crate) fn packs(&self, module: &str, role: Role) -> bool {
+        match &self.kept {
+            None => role.is_packed(),
+            Some(kept) => {
+                let is_kept = |kept: &String| format!(".{module}.").contains(&format!(".{kept}."));
+                matches!(role.kind, Kind::Linear | Kind::Head) && !kept.iter().any(is_kept)
+            }
+        }
+    }
+
+    /// The modules of a model that are not quantised, by names that other programs understand: the first ones that all linears outside of the decoder have in
+    /// common, and the head, which may be the embedding.
+    pub(crate) fn kept_of(&self, tensors: &[Declared]) -> Vec<String> {
+        if let Some(kept) = &self.kept {
+            return kept.clone();
+        }
+        let others = tensors.iter().filter(|tensor| tensor.role.part != Part::Decoder);
+        let mut names = others.filter_map(|tensor| Some(tensor.linear()?.split('.').collect::<Vec<&str>>()));
+        let common = names.next().map(|first| {
+            names.fold(first, |common, name| {
+                common.into_iter().zip(name).take_while(|(one, other)| one == other).map(|(one, _)| one).collect()
+            })
+        });
+        let head = HEAD.strip_suffix(".weight").unwrap_or(HEAD);
+        common.map(|common| common.join(".")).into_iter().chain([head.to_string()]).collect()
     }
 }
 
@@ -268,11 +293,22 @@ mod tests {
 
     #[test]
     fn what_is_kept() {
+        let role = |part, kind| Role { part, kind };
+        let [decoder, tower] = [Part::Decoder, Part::Tower].map(|part| role(part, Kind::Linear));
+        let head = role(Part::Decoder, Kind::Head);
         let default = FourBit::default();
-        assert!(default.packs("model.language_model.layers.0.mlp.up_proj"));
-        assert!(!default.packs("model.visual.blocks.0.attn.qkv") && !default.packs("lm_head"));
-        let some = FourBit { kept: vec!["visual.blocks.1".into(), "down_proj".into()], ..default };
-        assert!(!some.packs("model.visual.blocks.1.attn.qkv") && some.packs("model.visual.blocks.11.attn.qkv"));
-        assert!(!some.packs("model.language_model.layers.0.mlp.down_proj") && some.packs("lm_head"));
+        assert!(default.packs("model.language_model.layers.0.mlp.up_proj", decoder));
+        assert!(!default.packs("model.visual.blocks.0.attn.qkv", tower) && !default.packs("lm_head", head));
+        let some = FourBit { kept: Some(vec!["visual.blocks.1".into(), "down_proj".into()]), ..default };
+        assert!(!some.packs("model.visual.blocks.1.attn.qkv", tower));
+        assert!(some.packs("model.visual.blocks.11.attn.qkv", tower) && some.packs("lm_head", head));
+        assert!(!some.packs("model.language_model.layers.0.mlp.down_proj", decoder));
+        assert!(!some.packs("model.visual.patch_embed.proj", role(Part::Tower, Kind::Convolution)));
+    }
+
+    #[test]
+    fn modules_that_are_kept_have_the_names_that_transformers_knows() {
+        let tensors = crate::network::declared(&garden_input::Config::tiny()).unwrap();
+        assert_eq!(FourBit::default().kept_of(&tensors), ["model.visual", "lm_head"]);
     }
 }

@@ -13,14 +13,15 @@ use crate::checkpoint::nf4_checkpoint::{self, FourBit};
 use crate::checkpoint::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
 };
-use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Stored};
 use crate::error::Error;
 use crate::model::bytes_of;
+use crate::network::declared;
+use crate::network::role::Declared;
 use garden_input::Config;
 
 /// Summary of quantisation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackReport {
     /// Number of quantised weights.
     pub packed: usize,
@@ -28,6 +29,8 @@ pub struct PackReport {
     pub bytes_before: u64,
     /// Bytes of all tensors after.
     pub bytes_after: u64,
+    /// Modules that were not quantised.
+    pub kept: Vec<String>,
 }
 
 /// Quantises the linears of the checkpoint in folder `from` and writes everything into the new folder `to`. Other files are copied.
@@ -68,25 +71,27 @@ fn pack_files(
     copy_others(from, to)?;
     let model = Config::read(&from.join("config.json"))?;
     checkpoint.check(&model)?;
+    let tensors = declared(&model)?;
+    let known: BTreeMap<&str, &Declared> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut files = checkpoint.files()?;
     // A tied head is the embedding, and is not saved separately.
     files.iter_mut().for_each(|file| file.1.retain(|stored| !(model.is_tied && newer(stored.name) == HEAD)));
     let total: usize = files.iter().map(|file| file.1.len()).sum();
-    let (mut report, mut done, mut weight_map) = (PackReport::default(), 0, BTreeMap::new());
+    let mut report = PackReport { kept: settings.kept_of(&tensors), ..PackReport::default() };
+    let (mut done, mut weight_map) = (0, BTreeMap::new());
     // Other programs compute in the original dtype of the weights.
     let mut computed_in = Dtype::F32;
     for (path, tensors) in files {
         let packs = |tensor: &Stored<'_>| {
             let name = newer(tensor.name);
             let module = name.strip_suffix(".weight").unwrap_or("");
-            let is_linear = tensor.tensor.shape.len() == 2 && !module.is_empty() && !module.ends_with("embed_tokens");
-            is_linear && name != PATCHES && settings.packs(module)
+            known.get(name.as_str()).is_some_and(|known| settings.packs(module, known.role))
         };
         let places = tensors.iter().flat_map(|stored| match packs(stored) {
             true => packed_places(stored, settings),
             false => {
-                let is_kernel = newer(stored.name) == PATCHES;
-                let shape = if is_kernel { model.vision.kernel().to_vec() } else { stored.tensor.shape.to_vec() };
+                let (shape, known) = (stored.tensor.shape, known.get(newer(stored.name).as_str()));
+                let shape = known.map_or(shape.to_vec(), |known| known.written(shape));
                 vec![Place::new(stored.name.into(), stored.tensor.dtype, shape)]
             }
         });
@@ -118,15 +123,15 @@ fn pack_files(
         write_index(to, report.bytes_after, &weight_map)?;
     }
     name_dtype(config, checkpoint.usual_dtype());
-    config["quantization_config"] = quantization_config(settings, computed_in);
+    config["quantization_config"] = quantization_config(settings, &report.kept, computed_in);
     write_config(to, config)?;
     Ok(report)
 }
 
 /// The `quantization_config` for transformers. Modules have both their newer and their hub name, as versions match them differently.
-fn quantization_config(settings: &FourBit, computed_in: Dtype) -> Value {
-    let mut kept = settings.kept.clone();
-    kept.extend(settings.kept.iter().filter_map(|name| name.strip_prefix("model.")).map(String::from));
+fn quantization_config(settings: &FourBit, names: &[String], computed_in: Dtype) -> Value {
+    let mut kept = names.to_vec();
+    kept.extend(names.iter().filter_map(|name| name.strip_prefix("model.")).map(String::from));
     json!({
         "quant_method": "bitsandbytes",
         "load_in_4bit": true,

@@ -16,23 +16,33 @@ pub enum GradientCheckpointing {
 pub(crate) enum Saved<T> {
     /// Each layer has its own.
     EachLayer(Vec<T>),
-    /// All layers share one, in turn: it holds the last layer's, the others are recomputed.
-    OneLayer(T),
+    /// All layers of a kind share one, in turn: it holds that of the last one, the others are recomputed.
+    EachKind {
+        of_kinds: Vec<T>,
+        /// The kind of each layer.
+        kinds: Vec<usize>,
+    },
 }
 
 impl<T> Saved<T> {
-    /// Makes the activations of all layers; `make` receives their purpose and the layer's index.
+    /// Makes the activations of layers of these kinds, numbered from 0 on; `make` receives their purpose and the index of a layer.
     pub fn build<E>(
         checkpointing: GradientCheckpointing,
-        layers: usize,
+        kinds: Vec<usize>,
         mut make: impl FnMut(Purpose, usize) -> Result<T, E>,
     ) -> Result<Saved<T>, E> {
         Ok(match checkpointing {
             GradientCheckpointing::Off => {
-                let all = (0..layers).map(|layer| make(Purpose::Activations, layer));
+                let all = (0..kinds.len()).map(|layer| make(Purpose::Activations, layer));
                 Saved::EachLayer(all.collect::<Result<Vec<T>, E>>()?)
             }
-            GradientCheckpointing::PerLayer => Saved::OneLayer(make(Purpose::RecomputedActivations, 0)?),
+            GradientCheckpointing::PerLayer => {
+                let most = kinds.iter().max().map_or(0, |most| most + 1);
+                let first = (0..most).filter_map(|kind| kinds.iter().position(|other| *other == kind));
+                let of_kinds =
+                    first.map(|layer| make(Purpose::RecomputedActivations, layer)).collect::<Result<_, E>>()?;
+                Saved::EachKind { of_kinds, kinds }
+            }
         })
     }
 
@@ -40,13 +50,13 @@ impl<T> Saved<T> {
     pub fn of(&self, layer: usize) -> &T {
         match self {
             Saved::EachLayer(all) => &all[layer],
-            Saved::OneLayer(one) => one,
+            Saved::EachKind { of_kinds, kinds } => &of_kinds[kinds[layer]],
         }
     }
 
     /// Whether a layer's activations were overwritten by a later layer, so that its forward pass has to run again.
-    pub fn is_gone(&self, layer: usize, layers: usize) -> bool {
-        matches!(self, Saved::OneLayer(_)) && layer + 1 < layers
+    pub fn is_gone(&self, layer: usize) -> bool {
+        matches!(self, Saved::EachKind { kinds, .. } if kinds[layer + 1..].contains(&kinds[layer]))
     }
 }
 

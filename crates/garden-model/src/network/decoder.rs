@@ -10,12 +10,19 @@ use crate::network::linear::{AdapterSizes, Linears};
 use crate::network::mode::Mode;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
+use crate::network::role::Kind;
+use crate::network::rotary::{Angles, MOST};
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
-use garden_input::TextConfig;
+use garden_input::{AttentionSpec, LayerSpec, NormSpec, TextConfig};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
+    spec: LayerSpec,
+    /// Index among the kinds of layers, which have buffers of their own.
+    pub kind: usize,
+    /// Index among the rotary embeddings.
+    rotary: usize,
     norm1: Norm,
     qkv: Linears,
     o: Linears,
@@ -32,9 +39,10 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    pub fn build(builder: &mut Builder, name: &str, size: usize, epsilon: f32) -> Result<Norm, Error> {
-        let (weight, gradient) = builder.vector(&format!("{name}.weight"), Width::exact(size))?;
-        Ok(Norm { weight, gradient, epsilon })
+    pub fn build(builder: &mut Builder, name: &str, size: usize, spec: NormSpec) -> Result<Norm, Error> {
+        let kind = Kind::Norm { is_decayed: spec.is_decayed };
+        let (weight, gradient) = builder.vector(&format!("{name}.weight"), Width::exact(size), kind)?;
+        Ok(Norm { weight, gradient, epsilon: spec.epsilon })
     }
 
     /// y `[rows, size]` from x `[rows, size]`.
@@ -46,6 +54,15 @@ impl Norm {
     pub fn backward(&self, device: &mut dyn Device, dy: Buffer, x: Buffer, dx: Rows, rows: usize, write: Write) {
         device.rms_norm_backward(dy, x, self.weight, dx, self.gradient, rows, self.epsilon, write);
     }
+}
+
+/// What the buffers of layers are sized for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSizes {
+    pub hidden: usize,
+    pub tokens: usize,
+    pub adapters: AdapterSizes,
+    pub mode: Mode,
 }
 
 /// Activations of a layer that its backward pass needs.
@@ -68,25 +85,25 @@ pub(crate) struct LayerActivations {
 }
 
 impl LayerActivations {
-    /// Allocates activations for `tokens` tokens.
+    /// Allocates activations of a layer.
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
-        text: &TextConfig,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        spec: &LayerSpec,
+        sizes: LayerSizes,
     ) -> Result<LayerActivations, OutOfMemory> {
-        let (keys, inner) =
-            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let LayerSizes { hidden, tokens, adapters, mode } = sizes;
+        let attention = spec.attention();
+        let (queries, keys) = (attention.query_width(), attention.key_width());
+        let inner = Width::inner(device.profile(), spec.mlp.intermediate).padded;
         let lse = format!("{label} log-sum-exp");
-        let lse = device.buffer(purpose, &lse, Dtype::F32, mode.back(tokens).saturating_mul(text.heads))?;
+        let lse = device.buffer(purpose, &lse, Dtype::F32, mode.back(tokens).saturating_mul(attention.heads))?;
         let (room, kept) = (adapters.room(device.profile()), mode.back(adapters.of_layer));
-        let named = [("queries", text.hidden), ("keys", keys), ("values", keys)];
+        let named = [("queries", queries), ("keys", keys), ("values", keys)];
         let qkv = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
-        let attended = roomy(device, purpose, &format!("{label} attended"), tokens, text.hidden, room)?;
-        let middle = activations(device, purpose, &format!("{label} middle"), tokens, text.hidden)?;
+        let attended = roomy(device, purpose, &format!("{label} attended"), tokens, queries, room)?;
+        let middle = activations(device, purpose, &format!("{label} middle"), tokens, hidden)?;
         let named = [("gate", inner), ("up", inner)];
         let gate_up = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
         let kept = match kept {
@@ -95,39 +112,66 @@ impl LayerActivations {
         };
         Ok(LayerActivations { qkv, attended, lse, middle, gate_up, kept, is_whole: true })
     }
+
+    /// Those of each kind of layer, for a pass that keeps none.
+    pub fn of_kinds(
+        device: &mut dyn Device,
+        text: &TextConfig,
+        sizes: LayerSizes,
+    ) -> Result<Vec<LayerActivations>, OutOfMemory> {
+        let of_kind = |(kind, spec): (usize, &LayerSpec)| {
+            LayerActivations::build(device, Purpose::Workspace, &label_of_kind(kind), spec, sizes)
+        };
+        text.kinds().iter().enumerate().map(of_kind).collect()
+    }
 }
 
-/// Buffers shared by all layers, in turn.
+/// The name of buffers that all layers of a kind share.
+fn label_of_kind(kind: usize) -> String {
+    if kind == 0 { "decoder".to_string() } else { format!("decoder, kind {kind},") }
+}
+
+/// Buffers shared by all layers of a kind, in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecoderWorkspace {
     /// A norm's output `[tokens, hidden]`.
     normed: Rows,
     /// Its gradient `[tokens, hidden]`.
     normed_gradient: Buffer,
-    /// Gradient of the attention output `[tokens, hidden]`.
+    /// Gradient of the attention output `[tokens, heads * head]`.
     attended_gradient: Buffer,
     qkv_gradient: [Rows; 3],
     mlp: SwigluWorkspace,
 }
 
 impl DecoderWorkspace {
-    pub fn build(
+    /// Those of each kind of layer.
+    pub fn of_kinds(
         device: &mut dyn Device,
         text: &TextConfig,
-        tokens: usize,
-        adapters: AdapterSizes,
-        mode: Mode,
+        sizes: LayerSizes,
+    ) -> Result<Vec<DecoderWorkspace>, OutOfMemory> {
+        let of_kind =
+            |(kind, spec): (usize, &LayerSpec)| DecoderWorkspace::build(device, &label_of_kind(kind), spec, sizes);
+        text.kinds().iter().enumerate().map(of_kind).collect()
+    }
+
+    fn build(
+        device: &mut dyn Device,
+        label: &str,
+        spec: &LayerSpec,
+        sizes: LayerSizes,
     ) -> Result<DecoderWorkspace, OutOfMemory> {
-        let (keys, inner) =
-            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let LayerSizes { hidden, tokens, adapters, mode } = sizes;
+        let (queries, keys) = (spec.attention().query_width(), spec.attention().key_width());
+        let inner = Width::inner(device.profile(), spec.mlp.intermediate).padded;
         let (back, room, purpose) = (mode.back(tokens), adapters.room(device.profile()), Purpose::Workspace);
-        let normed = roomy(device, purpose, "decoder normed", tokens, text.hidden, room)?;
-        let mut make = |name: &str| activations(device, purpose, name, back, text.hidden);
-        let (normed_gradient, attended_gradient) =
-            (make("decoder normed gradient")?, make("decoder attended gradient")?);
-        let named = [("queries gradient", text.hidden), ("keys gradient", keys), ("values gradient", keys)];
-        let qkv_gradient = side_by_side(device, purpose, "decoder ", named, back, room)?;
-        let mlp = SwigluWorkspace::build(device, "decoder", inner, tokens, back, room)?;
+        let normed = roomy(device, purpose, &format!("{label} normed"), tokens, hidden, room)?;
+        let normed_gradient = activations(device, purpose, &format!("{label} normed gradient"), back, hidden)?;
+        let attended_gradient = activations(device, purpose, &format!("{label} attended gradient"), back, queries)?;
+        let named = [("queries gradient", queries), ("keys gradient", keys), ("values gradient", keys)];
+        let qkv_gradient = side_by_side(device, purpose, &format!("{label} "), named, back, room)?;
+        let mlp = SwigluWorkspace::build(device, label, inner, tokens, back, room)?;
         Ok(DecoderWorkspace { normed, normed_gradient, attended_gradient, qkv_gradient, mlp })
     }
 }
@@ -140,31 +184,37 @@ pub(crate) struct Sequence {
     /// Tokens of the longest row.
     pub longest: usize,
     pub cu_seqlens: Buffer,
-    /// f32 `[tokens, half a head]`.
-    pub cosines: Buffer,
-    pub sines: Buffer,
+    /// Of each rotary embedding.
+    pub angles: [Angles; MOST],
 }
 
 /// Context of a pass through the decoder's layers.
 #[derive(Clone, Copy)]
 pub(crate) struct DecoderContext<'a> {
-    pub text: &'a TextConfig,
-    pub workspace: &'a DecoderWorkspace,
+    pub hidden: usize,
+    /// Of each kind of layer.
+    pub workspaces: &'a [DecoderWorkspace],
     pub sequence: &'a Sequence,
 }
 
 impl Layer {
-    pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
-        let (hidden, keys) = (Width::exact(text.hidden), Width::exact(text.kv_heads * text.head_size()));
+    pub fn build(builder: &mut Builder, name: &str, text: &TextConfig, index: usize) -> Result<Layer, Error> {
+        let spec = text.layers[index];
+        let attention = spec.attention();
+        let [hidden, queries, keys] = [text.hidden, attention.query_width(), attention.key_width()].map(Width::exact);
+        let place = |found: Option<usize>| found.unwrap_or_default();
         builder.narrow_of_layer = 0;
-        let qkv = [("q", hidden), ("k", keys), ("v", keys)];
+        let qkv = [("q", queries), ("k", keys), ("v", keys)];
         let qkv = qkv.map(|(linear, outputs)| (format!("{name}.self_attn.{linear}_proj"), outputs));
         Ok(Layer {
-            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
-            qkv: builder.linears(&qkv, hidden, true)?,
-            o: builder.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, false)?,
-            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.epsilon)?,
-            mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, text.intermediate, false)?,
+            spec,
+            kind: place(text.kinds().iter().position(|kind| *kind == spec)),
+            rotary: place(text.rotaries().iter().position(|rotary| *rotary == attention.rotary)),
+            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, spec.norm)?,
+            qkv: builder.linears(&qkv, hidden, attention.has_qkv_bias)?,
+            o: builder.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, attention.has_output_bias)?,
+            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, spec.norm)?,
+            mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, spec.mlp.intermediate, spec.mlp.has_bias)?,
         })
     }
 
@@ -177,9 +227,9 @@ impl Layer {
         y: Option<Buffer>,
         saved: &LayerActivations,
     ) {
-        let saved = saved.of(context);
+        let saved = saved.of(context, &self.spec);
         self.project(pass, context, x, &saved);
-        pass.device.attend(&attention(context, &saved), saved.attended, saved.lse);
+        pass.device.attend(&self.attention(context, &saved), saved.attended, saved.lse);
         self.finish(pass, context, x, y, &saved);
     }
 
@@ -193,17 +243,17 @@ impl Layer {
         kv_cache: &LayerKvCache,
         step: &Step,
     ) {
-        let (text, tokens) = (context.text, context.sequence.tokens);
-        let saved = saved.of(context);
+        let (kv_heads, tokens) = (self.spec.attention().kv_heads, context.sequence.tokens);
+        let saved = saved.of(context, &self.spec);
         self.project(pass, context, x, &saved);
         let [_, k, v] = saved.qkv;
         let [cached_k, cached_v] = [kv_cache.keys, kv_cache.values].map(|cached| Rows::dense(cached, k.width));
         pass.device.scatter(k, step.places, cached_k, tokens);
         pass.device.scatter(v, step.places, cached_v, tokens);
         let attention = Attention {
-            key: heads(cached_k, text.kv_heads),
-            value: heads(cached_v, text.kv_heads),
-            ..attention(context, &saved)
+            key: heads(cached_k, kv_heads),
+            value: heads(cached_v, kv_heads),
+            ..self.attention(context, &saved)
         };
         pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, step.workspace, saved.attended);
         self.finish(pass, context, x, Some(x), &saved);
@@ -211,20 +261,20 @@ impl Layer {
 
     /// Queries, keys and values of x, with rotary embedding.
     fn project(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, saved: &LayerActivations) {
-        let (text, &Sequence { tokens, cosines, sines, .. }) = (context.text, context.sequence);
-        let normed = context.workspace.normed.first(tokens);
+        let (tokens, Angles { cosines, sines }) = (context.sequence.tokens, context.sequence.angles[self.rotary]);
+        let normed = self.workspace(context).normed.first(tokens);
         self.norm1.forward(pass.device, x, normed, tokens);
         self.qkv.forward(pass, normed, &saved.qkv, tokens, None, saved.kept);
-        for heads in queries_and_keys(saved.qkv, text) {
-            pass.device.rotate(heads, text.head_size(), cosines, sines, tokens);
+        for heads in queries_and_keys(saved.qkv, self.spec.attention()) {
+            pass.device.rotate(heads, self.spec.attention().head_dim, cosines, sines, tokens);
         }
     }
 
     /// From the attention output to y, which may be x.
     fn finish(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, y: Option<Buffer>, saved: &LayerActivations) {
-        let (workspace, tokens) = (context.workspace, context.sequence.tokens);
+        let (workspace, tokens) = (self.workspace(context), context.sequence.tokens);
         let normed = workspace.normed.first(tokens);
-        let middle = Rows::dense(saved.middle, context.text.hidden);
+        let middle = Rows::dense(saved.middle, context.hidden);
         self.o.forward(pass, saved.attended, &[middle], tokens, Some(x), saved.kept);
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         match y {
@@ -245,30 +295,51 @@ impl Layer {
         wants_dx: bool,
         saved: &LayerActivations,
     ) {
-        let DecoderContext { text, workspace, sequence: &Sequence { tokens, cosines, sines, .. } } = context;
-        let saved = saved.of(context);
-        let part = |buffer: Buffer| buffer.first(tokens * text.hidden);
-        let (normed, dnormed) = (workspace.normed.first(tokens), part(workspace.normed_gradient));
-        let dnormed_rows = Rows::dense(dnormed, text.hidden);
+        let DecoderContext { hidden, sequence, .. } = context;
+        let (tokens, Angles { cosines, sines }) = (sequence.tokens, sequence.angles[self.rotary]);
+        let (workspace, queries) = (self.workspace(context), self.spec.attention().query_width());
+        let saved = saved.of(context, &self.spec);
+        let dnormed = workspace.normed_gradient.first(tokens * hidden);
+        let normed = workspace.normed.first(tokens);
+        let dnormed_rows = Rows::dense(dnormed, hidden);
         // The MLP: its gradient is added to the residual's.
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         self.mlp.backward(pass, normed, dx, dnormed_rows, tokens, &saved.of_mlp(workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
-        let dattended = part(workspace.attended_gradient);
-        let to = Rows::dense(dattended, text.hidden);
+        let dattended = workspace.attended_gradient.first(tokens * queries);
+        let to = Rows::dense(dattended, queries);
         self.o.backward(pass, saved.attended, &[dx], Some(to), tokens, saved.kept);
         let dqkv = workspace.qkv_gradient.map(|part| part.first(tokens));
-        let [dq, dk, dv] = qkv_heads(dqkv, text);
-        let attention = attention(context, &saved);
+        let [dq, dk, dv] = qkv_heads(dqkv, self.spec.attention());
+        let attention = self.attention(context, &saved);
         pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, dq, dk, dv);
-        for heads in queries_and_keys(dqkv, text) {
-            pass.device.rotate_backward(heads, text.head_size(), cosines, sines, tokens);
+        for heads in queries_and_keys(dqkv, self.spec.attention()) {
+            pass.device.rotate_backward(heads, self.spec.attention().head_dim, cosines, sines, tokens);
         }
         self.norm1.forward(pass.device, x, normed, tokens);
         self.qkv.backward(pass, normed, &dqkv, wants_dx.then_some(dnormed_rows), tokens, saved.kept);
         if wants_dx {
             self.norm1.backward(pass.device, dnormed, x, dx, tokens, Write::Add);
+        }
+    }
+
+    fn workspace<'a>(&self, context: DecoderContext<'a>) -> &'a DecoderWorkspace {
+        &context.workspaces[self.kind]
+    }
+
+    fn attention(&self, context: DecoderContext, saved: &LayerActivations) -> Attention {
+        let (spec, sequence) = (self.spec.attention(), context.sequence);
+        let [query, key, value] = qkv_heads(saved.qkv, spec);
+        Attention {
+            query,
+            key,
+            value,
+            head_size: spec.head_dim,
+            cu_seqlens: sequence.cu_seqlens,
+            segments: sequence.rows,
+            longest: sequence.longest,
+            is_causal: true,
         }
     }
 }
@@ -280,14 +351,14 @@ impl LayerActivations {
     }
 
     /// The part of the buffers that a batch uses.
-    fn of(&self, context: DecoderContext) -> LayerActivations {
-        let (text, tokens) = (context.text, context.sequence.tokens);
+    fn of(&self, context: DecoderContext, spec: &LayerSpec) -> LayerActivations {
+        let (heads, tokens) = (spec.attention().heads, context.sequence.tokens);
         LayerActivations {
             qkv: self.qkv.map(|part| part.first(tokens)),
             attended: self.attended.first(tokens),
             // Empty without a backward pass.
-            lse: self.lse.first((tokens * text.heads).min(self.lse.length())),
-            middle: self.middle.first(tokens * text.hidden),
+            lse: self.lse.first((tokens * heads).min(self.lse.length())),
+            middle: self.middle.first(tokens * context.hidden),
             ..*self
         }
     }
@@ -302,31 +373,16 @@ fn heads(rows: Rows, heads: usize) -> Heads {
     Heads { buffer: rows.buffer, offset: 0, stride: rows.stride, heads }
 }
 
-fn qkv_heads([q, k, v]: [Rows; 3], text: &TextConfig) -> [Heads; 3] {
-    [heads(q, text.heads), heads(k, text.kv_heads), heads(v, text.kv_heads)]
+fn qkv_heads([q, k, v]: [Rows; 3], spec: &AttentionSpec) -> [Heads; 3] {
+    [heads(q, spec.heads), heads(k, spec.kv_heads), heads(v, spec.kv_heads)]
 }
 
 /// Queries and keys, which get the same rotary embedding: at once, where they lie side by side.
-fn queries_and_keys(qkv: [Rows; 3], text: &TextConfig) -> impl Iterator<Item = Heads> + use<> {
-    let [q, k, _] = qkv_heads(qkv, text);
+fn queries_and_keys(qkv: [Rows; 3], spec: &AttentionSpec) -> impl Iterator<Item = Heads> + use<> {
+    let [q, k, _] = qkv_heads(qkv, spec);
     let turned = match qkv[0].stride > qkv[0].width {
         true => [Some(Heads { heads: q.heads + k.heads, ..q }), None],
         false => [Some(q), Some(k)],
     };
     turned.into_iter().flatten()
-}
-
-fn attention(context: DecoderContext, saved: &LayerActivations) -> Attention {
-    let (text, sequence) = (context.text, context.sequence);
-    let [query, key, value] = qkv_heads(saved.qkv, text);
-    Attention {
-        query,
-        key,
-        value,
-        head_size: text.head_size(),
-        cu_seqlens: sequence.cu_seqlens,
-        segments: sequence.rows,
-        longest: sequence.longest,
-        is_causal: true,
-    }
 }

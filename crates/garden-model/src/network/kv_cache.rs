@@ -1,10 +1,13 @@
 //! The KV cache: keys and values of all tokens so far, so that a new token is one row through the layers.
 
+use std::ops::Range;
+
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
 use crate::model::upload;
 use crate::network::activations::activations;
 use crate::network::decoder::Sequence;
+use crate::network::rotary::{AngleInputs, Table};
 use garden_input::TextConfig;
 
 /// Keys and values of every row, layer by layer, all allocated before the first token.
@@ -31,14 +34,19 @@ impl KvCache {
         rows: usize,
         context: usize,
     ) -> Result<KvCache, OutOfMemory> {
-        let (length, width) = (rows.saturating_mul(context), text.kv_heads * text.head_size());
+        let length = rows.saturating_mul(context);
         let mut make = |layer: usize, name: &str| {
+            let width = text.layers[layer].attention().key_width();
             activations(device, Purpose::KvCache, &format!("layer {layer} cached {name}"), length, width)
         };
-        let layers = (0..text.layers)
+        let layers = (0..text.layers.len())
             .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
         let layers = layers.collect::<Result<_, OutOfMemory>>()?;
-        let row = device.profile().kv_cache_workspace(text.heads, context, text.head_size());
+        let profile = device.profile();
+        let row = text.most(|layer| {
+            let attention = layer.attention();
+            profile.kv_cache_workspace(attention.heads, context, attention.head_dim)
+        });
         let mut make =
             || device.buffer(Purpose::Workspace, "attention over the cache", Dtype::F32, rows.saturating_mul(row));
         let workspace = if row > 0 { Some((make()?, row)) } else { None };
@@ -82,9 +90,7 @@ pub(crate) struct StepInputs {
     places: Buffer,
     firsts: Buffer,
     lengths: Buffer,
-    /// `[tokens, half a head]`.
-    cosines: Buffer,
-    sines: Buffer,
+    angles: AngleInputs,
 }
 
 impl StepInputs {
@@ -94,26 +100,24 @@ impl StepInputs {
         rows: usize,
         tokens: usize,
     ) -> Result<StepInputs, OutOfMemory> {
-        let half = text.head_size() / 2;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
         Ok(StepInputs {
             cu_seqlens: make("row starts", Dtype::I32, rows + 1)?,
             places: make("cache places", Dtype::I32, tokens)?,
             firsts: make("cache rows", Dtype::I32, rows)?,
             lengths: make("row lengths", Dtype::I32, rows)?,
-            cosines: make("cosines", Dtype::F32, tokens * half)?,
-            sines: make("sines", Dtype::F32, tokens * half)?,
+            angles: AngleInputs::build(device, text, tokens)?,
         })
     }
 
-    /// Uploads a step: the rows with new tokens, and their rotary angles.
+    /// Uploads a step: the rows with new tokens, and their rows of rotary tables.
     pub fn put(
         &self,
         device: &mut dyn Device,
         cache: &KvCache,
         pieces: &[Piece],
-        cosines: &[f32],
-        sines: &[f32],
+        tables: &[Table],
+        tokens: Range<usize>,
     ) -> Step {
         let (mut starts, mut places) = (vec![0_i32], Vec::new());
         for piece in pieces {
@@ -128,8 +132,7 @@ impl StepInputs {
             rows: pieces.len(),
             longest: pieces.iter().map(|piece| piece.tokens).max().unwrap_or(0),
             cu_seqlens: upload(device, self.cu_seqlens, &starts),
-            cosines: upload(device, self.cosines, cosines),
-            sines: upload(device, self.sines, sines),
+            angles: self.angles.put(device, tables, tokens),
         };
         Step {
             sequence,

@@ -3,6 +3,11 @@
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
+use crate::network::declared;
+use crate::network::role::{Declared, Part};
+use garden_input::Config;
+
 /// LoRA adapters: y = W x + b + scale B A x.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoraConfig {
@@ -26,29 +31,14 @@ pub struct LoraConfig {
     pub alphas: Vec<(String, f32)>,
 }
 
-/// Linears of the vision tower's blocks, and of the merger.
-pub(super) const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
-pub(super) const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
-/// No vision tower has as many blocks.
-const MOST_BLOCKS: usize = 64;
-
 impl LoraConfig {
-    /// Whether parameters of the vision tower are trained.
-    pub fn reaches_vision(&self) -> bool {
-        let blocks =
-            (0..MOST_BLOCKS).flat_map(|block| VISION.map(|name| format!("model.visual.blocks.{block}.{name}")));
-        self.reaches(&blocks.collect::<Vec<String>>())
-    }
-
-    /// Whether parameters of the merger are trained.
-    pub fn reaches_merger(&self) -> bool {
-        self.reaches(&MERGER.map(|name| format!("model.visual.merger.{name}")))
-    }
-
-    fn reaches(&self, names: &[String]) -> bool {
-        let is_trained = |name: &String| self.saved_module(&format!("{name}.weight")).is_some();
-        names.iter().any(is_trained)
-            || self.modules().is_ok_and(|modules| names.iter().any(|name| modules.contain(name)))
+    /// Whether parameters of a part of a model are trained.
+    pub fn reaches(&self, part: Part, config: &Config) -> Result<bool, Error> {
+        let modules = self.modules().map_err(Error::Batch)?;
+        let is_trained = |tensor: &Declared| {
+            self.saved_module(&tensor.name).is_some() || tensor.linear().is_some_and(|name| modules.contain(name))
+        };
+        Ok(declared(config)?.iter().any(|tensor| tensor.role.part == part && is_trained(tensor)))
     }
 
     /// The entry of `modules_to_save` that a tensor belongs to. As in PEFT, it matches modules whose names end with it.
@@ -288,6 +278,7 @@ mod tests {
         // PEFT requires no dot before the name.
         assert_eq!(lora.saved_module("model.language_model.layers.0.input_layernorm.weight"), Some("norm"));
         assert_eq!(lora.saved_module("model.language_model.layers.0.mlp.up_proj.weight"), None);
-        assert!(lora.reaches_merger() && !lora.reaches_vision());
+        let reaches = |part| lora.reaches(part, &Config::tiny()).unwrap();
+        assert!(reaches(Part::Merger) && !reaches(Part::Tower));
     }
 }

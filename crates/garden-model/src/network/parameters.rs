@@ -5,14 +5,12 @@ mod linears;
 use std::collections::{BTreeMap, BTreeSet};
 
 use garden_device::{
-    Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Rows, Shadow, Weight,
-    dynamic_8bit, nf4,
+    Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Purpose, Reserve, Rows, Shadow, Weight, dynamic_8bit,
+    nf4,
 };
 
 use crate::checkpoint::layout::{Layout, Width};
-use crate::checkpoint::names::{EMBEDDING, HEAD, is_decayed};
 use crate::checkpoint::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
-use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::sum::scale_rows;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
@@ -20,8 +18,7 @@ use crate::model::bytes_of;
 use crate::network::linear::AdapterSizes;
 use crate::network::lora::{LoraConfig, Modules};
 use crate::network::mode::Mode;
-use crate::optimizer::RateGroup;
-use garden_input::Config;
+use crate::network::role::{Declared, Kind, Part, Role};
 
 /// A trainable parameter.
 #[derive(Clone, Debug)]
@@ -37,20 +34,10 @@ pub struct Parameter {
     pub(crate) shadow: Option<Shadow>,
     pub(crate) gradient: Buffer,
     pub(crate) moments: Moments,
-    pub(crate) is_decayed: bool,
-    pub(crate) part: Part,
+    pub(crate) role: Role,
 }
 
 impl Parameter {
-    /// The group that its learning rate belongs to.
-    pub(crate) fn rate_group(&self) -> RateGroup {
-        match self.part {
-            Part::Decoder => RateGroup::Decoder,
-            Part::Vision if self.name.contains("visual.merger.") => RateGroup::Merger,
-            Part::Vision => RateGroup::Vision,
-        }
-    }
-
     /// Sets its values.
     pub(crate) fn set(&self, device: &mut dyn Device, values: &[f32]) {
         device.upload(self.value, bytes_of(&self.layout.pad(values, 1)));
@@ -116,7 +103,10 @@ pub(crate) struct Builder<'a> {
     pub is_full: bool,
     pub storage: Storage,
     pub mode: Mode,
+    /// The part that is being built.
     pub part: Part,
+    /// All tensors of the checkpoint that have been asked for.
+    pub declared: Vec<Declared>,
     pub trained: Vec<Parameter>,
     /// Adapters for inference only.
     pub frozen: Vec<FrozenAdapter>,
@@ -154,7 +144,8 @@ impl<'a> Builder<'a> {
             lora,
             mode,
             storage: storage.clone(),
-            part: Part::Vision,
+            part: Part::Tower,
+            declared: Vec::new(),
             trained: Vec::new(),
             frozen: Vec::new(),
             gradients: None,
@@ -166,20 +157,12 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Refuses modules that cannot be saved in an adapter so that others load the same model.
-    pub fn check_saved(&self, config: &Config) -> Result<(), Error> {
-        let Some((lora, _)) = &self.lora else { return Ok(()) };
-        let refused = [
-            (config.is_tied, HEAD, "it is the same as the embedding in this model, and an adapter would untie the two"),
-            (config.is_tied, EMBEDDING, "it is the same as the head in this model, and an adapter would untie the two"),
-            (true, PATCHES, "the patch convolution is not supported"),
-        ];
-        for (is_refused, tensor, why) in refused {
-            if let Some(module) = lora.saved_module(tensor).filter(|_| is_refused) {
-                return Err(Error::Batch(format!("`{module}` cannot be among the modules to save: {why}")));
-            }
+    /// Refuses a tensor among those of `modules_to_save`: one that cannot be saved in an adapter so that others load the same model.
+    pub fn refuse_saved(&self, tensor: &str, why: &str) -> Result<(), Error> {
+        match self.lora.as_ref().and_then(|(lora, _)| lora.saved_module(tensor)) {
+            Some(module) => Err(Error::Batch(format!("`{module}` cannot be among the modules to save: {why}"))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Refuses `modules_to_save` that the model does not have.
@@ -222,18 +205,23 @@ impl<'a> Builder<'a> {
     /// A vector of the checkpoint, with its gradient if it is trained.
     ///
     /// Biases and norms are small and used elementwise, so they are converted to f32 once instead of at each use.
-    pub fn vector(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
-        let tensor = self.checked(name, &[length.stored])?;
+    pub fn vector(&mut self, name: &str, length: Width, kind: Kind) -> Result<(Buffer, Option<Buffer>), Error> {
+        let (shape, role) = (vec![length.stored], self.role(kind));
+        let tensor = self.checked(name, &shape, role)?;
         let layout = Layout::vector(length);
         let value = self.load(name, tensor, layout, Dtype::F32)?;
         if !self.is_trained(name) {
-            self.remember_saved(name, tensor.shape, layout, Rows::dense(value, length.padded));
+            self.remember_saved(name, &shape, layout, Rows::dense(value, length.padded));
             return Ok((value, None));
         }
         self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
-        let (saved, shape) = (self.saved_name(name), tensor.shape.to_vec());
-        let gradient = self.train(saved, shape, layout, value, None, is_decayed(name))?;
+        let gradient = self.train(self.saved_name(name), shape, layout, value, None, role)?;
         Ok((value, Some(gradient)))
+    }
+
+    /// The role of a parameter of the part that is being built.
+    fn role(&self, kind: Kind) -> Role {
+        Role { part: self.part, kind }
     }
 
     /// Loads a tensor onto the device.
@@ -273,7 +261,8 @@ impl<'a> Builder<'a> {
     }
 
     /// A tensor of the checkpoint, checked for its shape and finite values.
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, Error> {
+    fn checked(&mut self, name: &str, shape: &[usize], role: Role) -> Result<Tensor<'a>, Error> {
+        self.declared.push(Declared { name: name.into(), shape: shape.to_vec(), role });
         let tensor = self.checkpoint.shaped(name, shape)?;
         // A plan needs no values, so it is quick.
         if !self.device.computes() {
@@ -295,7 +284,7 @@ impl<'a> Builder<'a> {
         layout: Layout,
         value: Buffer,
         shadow: Option<Shadow>,
-        is_decayed: bool,
+        role: Role,
     ) -> Result<Buffer, Error> {
         let length = value.length();
         self.device.enter_block(self.gradients);
@@ -318,8 +307,7 @@ impl<'a> Builder<'a> {
                 }
             }
         };
-        let part = self.part;
-        self.trained.push(Parameter { name, shape, layout, value, shadow, gradient, moments, is_decayed, part });
+        self.trained.push(Parameter { name, shape, layout, value, shadow, gradient, moments, role });
         Ok(gradient)
     }
 
@@ -330,14 +318,21 @@ impl<'a> Builder<'a> {
         Ok(Some(Shadow { rows: Rows::dense(buffer, layout.columns.padded), scale: 1.0 }))
     }
 
-    /// A matrix that is not a linear.
-    pub fn weight(&mut self, name: &str, rows: usize, columns: usize) -> Result<(Weight, Option<Weight>), Error> {
-        self.matrix(name, Layout { rows: Width::exact(rows), columns: Width::exact(columns) })
+    /// A matrix that is not a linear. Files have it in this shape, whose trailing dimensions are one here.
+    pub fn weight(&mut self, name: &str, shape: &[usize], kind: Kind) -> Result<(Weight, Option<Weight>), Error> {
+        let [rows, columns] = [shape[0], shape[1..].iter().product()].map(Width::exact);
+        self.matrix(name, shape.to_vec(), Layout { rows, columns }, self.role(kind))
     }
 
     /// A matrix of the checkpoint, with its gradient if it is trained.
-    fn matrix(&mut self, name: &str, layout: Layout) -> Result<(Weight, Option<Weight>), Error> {
-        let tensor = self.checked(name, &[layout.rows.stored, layout.columns.stored])?;
+    fn matrix(
+        &mut self,
+        name: &str,
+        shape: Vec<usize>,
+        layout: Layout,
+        role: Role,
+    ) -> Result<(Weight, Option<Weight>), Error> {
+        let tensor = self.checked(name, &shape, role)?;
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
         if !self.is_trained(name) {
@@ -347,7 +342,7 @@ impl<'a> Builder<'a> {
             let stored = if has_digits { Dtype::F32 } else { tensor.dtype };
             let dtype = self.device.profile().frozen(stored);
             let value = self.load(name, tensor, layout, dtype)?;
-            self.remember_saved(name, tensor.shape, layout, Rows::dense(value, columns));
+            self.remember_saved(name, &shape, layout, Rows::dense(value, columns));
             if dtype != Dtype::F32 {
                 self.reserve.widest = self.reserve.widest.max(columns);
             }
@@ -359,8 +354,7 @@ impl<'a> Builder<'a> {
             self.device.cast_shadow(value, shadow);
             self.reserve.widest = self.reserve.widest.max(columns);
         }
-        let shape = vec![layout.rows.stored, layout.columns.stored];
-        let gradient = self.train(self.saved_name(name), shape, layout, value, shadow, is_decayed(name))?;
+        let gradient = self.train(self.saved_name(name), shape, layout, value, shadow, role)?;
         Ok((of(shadow.map_or(value, |shadow| shadow.rows.buffer)), Some(of(gradient))))
     }
 
@@ -370,20 +364,30 @@ impl<'a> Builder<'a> {
         name: &str,
         outputs: Width,
         inputs: Width,
+        kind: Kind,
     ) -> Result<(Weight, Option<Weight>), Error> {
-        match self.packed_weight(name, outputs, inputs)? {
+        match self.packed_weight(name, outputs, inputs, kind)? {
             Some(weight) => {
                 let values = weight.rows.saturating_mul(weight.columns);
                 self.reserve.largest_packed = self.reserve.largest_packed.max(values);
                 Ok((weight, None))
             }
-            None => self.matrix(&format!("{name}.weight"), Layout { rows: outputs, columns: inputs }),
+            None => {
+                let (shape, role) = (vec![outputs.stored, inputs.stored], self.role(kind));
+                self.matrix(&format!("{name}.weight"), shape, Layout { rows: outputs, columns: inputs }, role)
+            }
         }
     }
 
     /// The matrix of a linear if it is NF4.
-    fn packed_weight(&mut self, name: &str, outputs: Width, inputs: Width) -> Result<Option<Weight>, Error> {
-        let full = format!("{name}.weight");
+    fn packed_weight(
+        &mut self,
+        name: &str,
+        outputs: Width,
+        inputs: Width,
+        kind: Kind,
+    ) -> Result<Option<Weight>, Error> {
+        let (full, role) = (format!("{name}.weight"), self.role(kind));
         let (rows, columns) = (outputs.stored, inputs.stored);
         let stays_whole = self.is_full || self.is_saved(&full);
         let (buffer, scales, packed_from) = match Packed::read(self.checkpoint, &full, rows, columns)? {
@@ -396,12 +400,12 @@ impl<'a> Builder<'a> {
             }
             Some(packed) => self.packed(&full, &packed)?,
             None => match &self.storage.four_bit {
-                Some(four_bit) if four_bit.packs(name) && self.row_factors.contains_key(name) => {
+                Some(four_bit) if four_bit.packs(name, role) && self.row_factors.contains_key(name) => {
                     return Err(Error::tensor(self.checkpoint.path(), full, DORA_IN_4_BITS));
                 }
-                Some(four_bit) if four_bit.packs(name) && !stays_whole => {
+                Some(four_bit) if four_bit.packs(name, role) && !stays_whole => {
                     let is_double = four_bit.is_double;
-                    self.pack(&full, rows, columns, is_double)?
+                    self.pack(&full, [rows, columns], role, is_double)?
                 }
                 _ => return Ok(None),
             },
@@ -437,12 +441,12 @@ impl<'a> Builder<'a> {
     fn pack(
         &mut self,
         name: &str,
-        rows: usize,
-        columns: usize,
+        shape: [usize; 2],
+        role: Role,
         is_double: bool,
     ) -> Result<(Buffer, Nf4Scales, Dtype), Error> {
-        let tensor = self.checked(name, &[rows, columns])?;
-        let (length, device) = (rows * columns, &mut *self.device);
+        let tensor = self.checked(name, &shape, role)?;
+        let (length, device) = (shape[0] * shape[1], &mut *self.device);
         let packed = device.buffer(Purpose::Weights, name, Dtype::U8, nf4::packed_length(length))?;
         let blocks = nf4::blocks(length);
         let mut filled = 0;

@@ -11,11 +11,9 @@ use crate::network::mode::Mode;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
 use crate::network::patches::Patches;
+use crate::network::role::{Kind, Part};
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
 use garden_input::VisionConfig;
-
-/// Epsilon of the vision tower's norms; set in the model's code, not in its configuration.
-const VISION_EPSILON: f32 = 1e-6;
 
 /// The vision tower's weights.
 #[derive(Clone, Debug)]
@@ -190,8 +188,10 @@ impl VisionWorkspace {
         let mut save =
             |purpose, index| BlockActivations::build(device, purpose, &label(index), vision, patches, kept, room);
         let saved = match mode {
-            Mode::Inference => Saved::OneLayer(save(Purpose::Workspace, 0)?),
-            Mode::Training => Saved::build(checkpointing, vision.depth, save)?,
+            Mode::Inference => {
+                Saved::EachKind { of_kinds: vec![save(Purpose::Workspace, 0)?], kinds: vec![0; vision.depth] }
+            }
+            Mode::Training => Saved::build(checkpointing, vec![0; vision.depth], save)?,
         };
         let (back, inner) = (mode.back(patches), Width::inner(device.profile(), vision.intermediate).padded);
         let purpose = Purpose::Workspace;
@@ -239,14 +239,17 @@ impl Vision {
     pub fn build(builder: &mut Builder, vision: &VisionConfig) -> Result<Vision, Error> {
         let (name, hidden) = ("model.visual", vision.hidden);
         let before = builder.trained.len();
-        let (patch, patch_gradient) =
-            builder.weight(&format!("{name}.patch_embed.proj.weight"), hidden, vision.patch_values())?;
+        let convolution = format!("{name}.patch_embed.proj.weight");
+        builder.part = Part::Tower;
+        builder.refuse_saved(&convolution, "the patch convolution is not supported")?;
+        let (patch, patch_gradient) = builder.weight(&convolution, &vision.kernel(), Kind::Convolution)?;
         let blocks =
             (0..vision.depth).map(|index| Block::build(builder, &format!("{name}.blocks.{index}"), vision, index));
         let blocks = blocks.collect::<Result<Vec<Block>, Error>>()?;
         let (wide, out) = (Width::exact(vision.merged() * hidden), Width::exact(vision.out));
+        builder.part = Part::Merger;
         let merger = Merger {
-            norm: Norm::build(builder, &format!("{name}.merger.ln_q"), hidden, VISION_EPSILON)?,
+            norm: Norm::build(builder, &format!("{name}.merger.ln_q"), hidden, vision.norm)?,
             first: builder.linear(&format!("{name}.merger.mlp.0"), wide, wide, true)?,
             second: builder.linear(&format!("{name}.merger.mlp.2"), wide, out, true)?,
         };
@@ -336,7 +339,7 @@ impl Vision {
         self.merger.norm.backward(pass.device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
             let mut saved = *workspace.saved.of(index);
-            if workspace.saved.is_gone(index, self.blocks.len()) {
+            if workspace.saved.is_gone(index) {
                 block.forward(pass, context, at(index), None, &saved);
                 saved.is_whole = false;
             }
@@ -356,10 +359,10 @@ impl Block {
         let (hidden, three) = (Width::exact(vision.hidden), Width::exact(3 * vision.hidden));
         builder.narrow_of_layer = 0;
         Ok(Block {
-            norm1: Norm::build(builder, &format!("{name}.norm1"), vision.hidden, VISION_EPSILON)?,
+            norm1: Norm::build(builder, &format!("{name}.norm1"), vision.hidden, vision.norm)?,
             qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, three, true)?,
             proj: builder.linear(&format!("{name}.attn.proj"), hidden, hidden, true)?,
-            norm2: Norm::build(builder, &format!("{name}.norm2"), vision.hidden, VISION_EPSILON)?,
+            norm2: Norm::build(builder, &format!("{name}.norm2"), vision.hidden, vision.norm)?,
             mlp: Swiglu::build(builder, &format!("{name}.mlp"), vision.hidden, vision.intermediate, true)?,
             sees_all: vision.full_blocks.contains(&index),
         })

@@ -5,13 +5,12 @@
 
 use std::path::Path;
 
-use garden_device::{Buffer, Device, Dtype, Moments, Part};
+use garden_device::{Buffer, Device, Dtype, GROUPS, Moments, ParameterGroup};
 
 use crate::checkpoint::safetensors_writer::{Place, Shard};
-use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, not_finite};
 use crate::error::Error;
-use crate::model::{Model, Updates, bytes_of, downloaded};
+use crate::model::{Model, bytes_of, downloaded};
 use crate::network::parameters::Parameter;
 
 const UPDATES: &str = "updates";
@@ -62,7 +61,8 @@ impl Model {
             places.extend(moments(parameter).into_iter().map(place));
         }
         let shard = Shard::create(path, places)?;
-        let updates: Vec<i32> = parameters.iter().map(|parameter| self.updates().of(parameter.part) as i32).collect();
+        let updates: Vec<i32> =
+            parameters.iter().map(|parameter| self.updates_of(parameter.role.group()) as i32).collect();
         shard.write(UPDATES, bytes_of(&updates))?;
         for parameter in parameters {
             for (what, buffer) in moments(parameter) {
@@ -80,21 +80,18 @@ impl Model {
             let problem = format!("has {} numbers; expected {}", counts.len(), self.parameters().len());
             return Err(Error::tensor(path, UPDATES, problem));
         }
-        // All parameters of a part have the same number of updates.
-        let mut updates = Updates::default();
-        for part in [Part::Vision, Part::Decoder] {
-            let mut of_part = self.parameters().iter().zip(&counts).filter(|(parameter, _)| parameter.part == part);
-            let Some((_, first)) = of_part.next() else { continue };
-            if let Some((parameter, count)) = of_part.find(|(_, count)| *count != first) {
+        // All parameters of a group have the same number of updates.
+        let mut updates = [0; GROUPS];
+        for group in (0..GROUPS as u8).map(ParameterGroup) {
+            let is_in_group = |(parameter, _): &(&Parameter, &i64)| parameter.role.group() == group;
+            let mut of_group = self.parameters().iter().zip(&counts).filter(is_in_group);
+            let Some((_, first)) = of_group.next() else { continue };
+            if let Some((parameter, count)) = of_group.find(|(_, count)| *count != first) {
                 let problem = format!("has {count} for `{}` and {first} for others like it", parameter.name);
                 return Err(Error::tensor(path, UPDATES, problem));
             }
-            let count = u32::try_from(*first)
+            updates[usize::from(group.0)] = u32::try_from(*first)
                 .map_err(|_| Error::tensor(path, UPDATES, format!("has {first}, which is not a number of updates")))?;
-            match part {
-                Part::Vision => updates.vision = count,
-                Part::Decoder => updates.decoder = count,
-            }
         }
         for parameter in self.parameters() {
             for (what, buffer) in moments(parameter) {
@@ -126,13 +123,7 @@ impl Model {
     ) -> Result<(), Error> {
         // Results of a failed device must not be saved.
         device.finish()?;
-        let place = |parameter: &Parameter| {
-            let shape = match parameter.name.as_str() {
-                PATCHES => self.config().vision.kernel().to_vec(),
-                _ => parameter.shape.clone(),
-            };
-            Place::new(named(&parameter.name), dtype, shape)
-        };
+        let place = |parameter: &Parameter| Place::new(named(&parameter.name), dtype, parameter.shape.clone());
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
         let mut bytes = Vec::new();
         for parameter in self.parameters() {

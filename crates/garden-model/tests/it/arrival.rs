@@ -9,8 +9,8 @@
 use crate::case::{Make, on_every_device};
 use garden_device::{Cpu, Device};
 use garden_model::{
-    Batch, Checkpoint, Config, GradientCheckpointing, Images, LoraConfig, Model, Optimizer, Row, Storage, Targets,
-    Training,
+    Batch, Checkpoint, Config, GradientCheckpointing, Images, LoraConfig, Mixer, Model, Optimizer, Row, Storage,
+    Targets, Training,
 };
 use garden_random::SplitMix64;
 
@@ -22,7 +22,10 @@ on_every_device! {
 /// Deep and thin: each layer rounds, and outputs are small beside what adapters add to them.
 fn deep_config() -> Config {
     let mut config = Config::tiny();
-    (config.text.layers, config.text.hidden, config.text.heads, config.text.intermediate) = (12, 256, 8, 512);
+    let mut layer = config.text.layers[0];
+    let Mixer::Attention(attention) = &mut layer.mixer;
+    (attention.heads, layer.mlp.intermediate) = (8, 512);
+    (config.text.layers, config.text.hidden) = (vec![layer; 12], 256);
     config.vision.out = 256;
     config
 }
@@ -129,7 +132,7 @@ fn shares_of_layers(make: Make, rate: f32, seed: u64) -> Vec<f64> {
         })
     };
     let ([before, after], [got_before, got_after]) = (of(&mut yardstick, &mut cpu), of(&mut model, &mut *device));
-    let layers = 1..=config.text.layers;
+    let layers = 1..=config.text.layers.len();
     layers.map(|at| share([&got_before[at], &got_after[at]], [&before[at], &after[at]])).collect()
 }
 

@@ -115,7 +115,7 @@ impl Run {
         let file = format!("recorded_generation/{}.safetensors", about["name"].as_str().unwrap());
         let recorded = Checkpoint::open_file(&reference().join(file)).unwrap();
         let config = Config::read(&folder.join("config.json")).unwrap();
-        let prompts = prompts(&config, &recorded);
+        let prompts = prompts(&config, &recorded, ["prompt."; 2]);
         Run {
             adapter: about["adapter"].as_str().map(|adapter| read_adapter(&reference().join(adapter)).unwrap()),
             checkpoint: Checkpoint::open(&folder).unwrap(),
@@ -125,6 +125,16 @@ impl Run {
             recorded,
             prompts,
         }
+    }
+
+    /// The rows of a batch of a model whose layers are of two kinds: nobody has generated with it.
+    fn mixed(name: &str) -> Run {
+        let case = crate::case::find(name);
+        let recorded = case.tensors("batch.safetensors");
+        let about = serde_json::json!({"name": name, "new_tokens": 9, "end_tokens": []});
+        let (adapter, prompts) = (case.adapter(), prompts(&case.config, &recorded, ["packed.", ""]));
+        let Case { folder, config, checkpoint, .. } = case;
+        Run { about, folder, config, checkpoint, adapter, recorded, prompts }
     }
 
     fn name(&self) -> &str {
@@ -186,12 +196,13 @@ impl Run {
 }
 
 /// Rows with the images that belong to them.
-fn prompts(config: &Config, recorded: &Checkpoint) -> Vec<Prompt> {
+fn prompts(config: &Config, recorded: &Checkpoint, [of_rows, of_images]: [&str; 2]) -> Vec<Prompt> {
     let whole = |name: &str| recorded.whole_numbers(name).unwrap();
-    let (tokens, starts) = (whole("prompt.input_ids"), whole("prompt.row_starts"));
-    let has_images = recorded.has("prompt.pixel_values");
-    let pixels = if has_images { recorded.tensor("prompt.pixel_values").unwrap().values() } else { Vec::new() };
-    let grids = if has_images { whole("prompt.image_grid_thw") } else { Vec::new() };
+    let (tokens, starts) = (whole(&format!("{of_rows}input_ids")), whole(&format!("{of_rows}row_starts")));
+    let pixels = format!("{of_images}pixel_values");
+    let has_images = recorded.has(&pixels);
+    let pixels = if has_images { recorded.tensor(&pixels).unwrap().values() } else { Vec::new() };
+    let grids = if has_images { whole(&format!("{of_images}image_grid_thw")) } else { Vec::new() };
     let mut pixels = pixels.into_iter();
     let mut grids = grids.chunks_exact(3).map(|grid| [grid[0] as usize, grid[1] as usize, grid[2] as usize]);
     let row = |pair: &[i64]| {
@@ -278,7 +289,9 @@ fn a_penalty_does_not_depend_on_the_other_rows(make: Make) {
 
 fn a_cache_changes_nothing(make: Make) {
     let mut worst = 0.0_f64;
-    for run in runs() {
+    // How far bf16 takes transformers from f32 is not known of these two.
+    let mixed = ["mixed_full", "mixed_lora"].into_iter().filter(|_| is_f32(make)).map(Run::mixed);
+    for run in runs().into_iter().chain(mixed) {
         let (answers, logits) = run.answers(make, &run.prompts, &run.greedy());
         for (row, prompt) in run.prompts.iter().enumerate() {
             let mut tokens = prompt.tokens.clone();
@@ -466,10 +479,10 @@ fn the_plan_is_what_is_used_and_does_not_grow(make: Make) {
         let backward = plan.buffers.iter().filter(|buffer| buffer.label.contains("gradient") && buffer.bytes > 0);
         assert_eq!(backward.count(), 0, "{}", run.name());
         let (text, limits) = (&run.config.text, run.limits());
-        let values = limits.rows * limits.context * text.kv_heads * text.head_size();
+        let values = limits.rows * limits.context * text.layers[0].attention().key_width();
         let profile = device.profile();
         let bytes = (values * profile.activations.size()).next_multiple_of(profile.alignment);
-        assert_eq!(plan.bytes(Purpose::KvCache), 2 * text.layers * bytes, "{}", run.name());
+        assert_eq!(plan.bytes(Purpose::KvCache), 2 * text.layers.len() * bytes, "{}", run.name());
     }
 }
 

@@ -140,7 +140,7 @@ fn check_saved_modules(case: &Case, modules: &[&str]) {
 
 #[test]
 fn every_merge_is_proven_in_every_type() {
-    for case in cases() {
+    for case in cases().into_iter().filter(|case| !case.is_mixed()) {
         let Some(adapter) = case.adapter() else { continue };
         for dtype in [None, Some(Dtype::F32), Some(Dtype::Bf16), Some(Dtype::F16)] {
             let settings = MergeSettings { dtype, packed: PackedBase::Unpack, ..PLAIN };

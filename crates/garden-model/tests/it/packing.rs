@@ -91,14 +91,14 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
     let mut planner = Planner::for_cpu(1);
     case.build(&mut planner, GradientCheckpointing::PerLayer);
     let text = &case.config.text;
-    let keys = text.kv_heads * text.head_size();
+    let (keys, intermediate) = (text.layers[0].attention().key_width(), text.layers[0].mlp.intermediate);
     let values = [(text.hidden, text.hidden), (keys, text.hidden), (keys, text.hidden), (text.hidden, text.hidden)];
-    let inner = [(text.intermediate, text.hidden), (text.intermediate, text.hidden), (text.hidden, text.intermediate)];
+    let inner = [(intermediate, text.hidden), (intermediate, text.hidden), (text.hidden, intermediate)];
     let mut expected = 0;
     for (rows, columns) in values.iter().chain(&inner) {
         let blocks = nf4::blocks(rows * columns);
         let parts = [nf4::packed_length(rows * columns), blocks, blocks.div_ceil(256) * 4];
-        expected += text.layers * parts.iter().map(|bytes| bytes.next_multiple_of(64)).sum::<usize>();
+        expected += text.layers.len() * parts.iter().map(|bytes| bytes.next_multiple_of(64)).sum::<usize>();
     }
     let is_packed = |label: &str| label.contains(".layers.") && label.contains("_proj.weight");
     let packed =

@@ -37,7 +37,7 @@ fn step(device: &mut dyn Device, checkpoint: &Checkpoint, storage: &Storage, tar
     let batch = batch(&config);
     let (training, recompute, limits) = (training(targets), GradientCheckpointing::PerLayer, batch.limits());
     let mut planner = Planner::like(device.profile());
-    let shapes = Checkpoint::of_shapes(&config, Dtype::Bf16);
+    let shapes = Checkpoint::of_shapes(&config, Dtype::Bf16).unwrap();
     Model::build(&mut planner, &config, &shapes, &training, recompute, storage, limits).unwrap();
     let mut model = Model::build(device, &config, checkpoint, &training, recompute, storage, limits).unwrap();
     assert_eq!(device.plan(), planner.plan(), "a plan from shapes is the one from drawn values");

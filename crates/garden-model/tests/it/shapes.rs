@@ -30,7 +30,7 @@ fn is_packed(case: &Case) -> bool {
 fn a_plan_from_shapes_is_the_one_from_the_files() {
     let mut packed = 0;
     for case in cases().into_iter().filter(|case| !is_packed(case)) {
-        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case));
+        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case)).unwrap();
         assert_eq!(
             shapes.names().collect::<BTreeSet<_>>(),
             case.checkpoint.names().filter(|name| !(case.config.is_tied && *name == "lm_head.weight")).collect()
@@ -39,7 +39,10 @@ fn a_plan_from_shapes_is_the_one_from_the_files() {
         if case.adapter().is_some() {
             let kept = vec!["lm_head".to_string()];
             storages.push(Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true });
-            storages.push(Storage { four_bit: Some(FourBit { is_double: false, kept }), has_8bit_moments: false });
+            storages.push(Storage {
+                four_bit: Some(FourBit { is_double: false, kept: Some(kept) }),
+                has_8bit_moments: false,
+            });
         }
         for storage in storages {
             packed += usize::from(storage.four_bit.is_some());
@@ -67,7 +70,7 @@ fn packing_on_load_takes_what_was_planned_from_shapes() {
             limits,
         )
         .unwrap();
-        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case));
+        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case)).unwrap();
         assert_eq!(&plan(&case, &shapes, &storage, GradientCheckpointing::PerLayer), cpu.plan(), "{}", case.name());
     }
 }
@@ -94,7 +97,7 @@ fn limits_of_shapes_are_those_of_batches() {
 #[test]
 fn a_device_that_computes_wants_values() {
     let case = &cases()[0];
-    let shapes = Checkpoint::of_shapes(&case.config, Dtype::F32);
+    let shapes = Checkpoint::of_shapes(&case.config, Dtype::F32).unwrap();
     let built = Model::build(
         &mut Cpu::new(1),
         &case.config,
@@ -110,7 +113,7 @@ fn a_device_that_computes_wants_values() {
 
 fn released(preset: Preset, storage: &Storage, limits: Limits) -> Plan {
     let config = preset.config();
-    let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
+    let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16).unwrap();
     assert_eq!(checkpoint.parameters(), preset.parameters);
     let targets = Targets::decoder();
     let lora = LoraConfig { rank: 16, alpha: 16.0, targets, ..LoraConfig::default() };
@@ -136,10 +139,10 @@ fn released_models_take_what_their_numbers_say() {
         // Two bytes for each parameter; biases and norms have four.
         let weights = plan.bytes(Purpose::Weights) as f64 / (2.0 * preset.parameters as f64);
         assert!((1.0..1.001).contains(&weights), "{}: {weights}", preset.name);
-        let (hidden, inner) = (config.text.hidden, config.text.intermediate);
-        let keys = config.text.kv_heads * config.text.head_size();
+        let (hidden, inner) = (config.text.hidden, config.text.layers[0].mlp.intermediate);
+        let keys = config.text.layers[0].attention().key_width();
         let sides = 4 * hidden + 2 * (hidden + keys) + 3 * (hidden + inner);
-        let values = 16 * config.text.layers * sides;
+        let values = 16 * config.text.layers.len() * sides;
         assert_eq!(plan.bytes(Purpose::Adapters), 4 * values, "{}", preset.name);
         assert_eq!(plan.bytes(Purpose::Gradients), 4 * values);
         assert_eq!(plan.bytes(Purpose::Optimizer), 8 * values);

@@ -12,8 +12,8 @@ use crate::case::{Case, Make, cases, find, is_f32, on_every_device, step};
 use crate::reference::{BF16, apart};
 use garden_device::{Cpu, CpuBf16, Device, Dtype, Purpose};
 use garden_model::{
-    Generator, GeneratorLimits, GradientCheckpointing, LoraConfig, Model, Optimizer, Storage, Training, read_adapter,
-    write_adapter,
+    Generator, GeneratorLimits, GradientCheckpointing, LoraConfig, Model, Optimizer, Part, Storage, Training,
+    read_adapter, write_adapter,
 };
 
 on_every_device! {
@@ -35,7 +35,9 @@ const MODULES: [&str; 3] = ["visual.merger", "lm_head", "embed_tokens"];
 /// A case whose head is not its embedding, and its adapter with modules to save.
 fn with_modules(case: &Case) -> Option<LoraConfig> {
     let Training::Lora(config) = case.training() else { return None };
-    let is_whole = case.about["quantisation"].is_null() && !case.config.is_tied && !config.reaches_merger();
+    let is_whole = case.about["quantisation"].is_null()
+        && !case.config.is_tied
+        && !config.reaches(Part::Merger, &case.config).unwrap();
     is_whole.then(|| LoraConfig { modules_to_save: MODULES.map(String::from).to_vec(), ..config })
 }
 
@@ -468,7 +470,7 @@ fn recomputing_keeps_one_activation_per_layer(make: Make) {
     let (text, vision, limits) = (&case.config.text, &case.config.vision, case.limits());
     let profile = make().profile().clone();
     let aligned = |values: usize| (values * profile.activations.size()).next_multiple_of(profile.alignment);
-    let inputs = (text.layers + 1) * aligned(limits.tokens * text.hidden)
+    let inputs = (text.layers.len() + 1) * aligned(limits.tokens * text.hidden)
         + (vision.depth + 1) * aligned(limits.patches * vision.hidden);
     assert_eq!(few.bytes(Purpose::Activations), inputs);
     assert!(

@@ -192,7 +192,6 @@ fn what_cannot_work_is_named() {
     assert!(error(&[("use-rslora", "maybe")]).hint.unwrap().starts_with("true|false: "));
     assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
     assert!(error(&[("vision-lr", "1e-5")]).to_string().contains("which is not trained"));
-    assert!(error(&[("merger-lr", "1e-5"), ("lora-targets", "q_proj,qkv")]).to_string().contains("the merger"));
     assert!(error(&[("metric-for-best-model", "eval_mean_iou")]).hint.unwrap().contains("eval-split"));
     let unknown = error(&[("metric-for-best-model", "f1"), ("eval-split", "0.1")]);
     assert!(unknown.to_string().contains("cannot be \"f1\""), "{unknown}");

@@ -21,7 +21,7 @@ struct Case {
 impl Case {
     fn of(name: &str) -> Case {
         let config = Preset::find(name).unwrap().config();
-        let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
+        let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16).unwrap();
         let row = RowShape { text_tokens: 256, trained: 64, pictures: vec![(1024, 1024)] };
         Case { config, checkpoint, row, device: DeviceKind::Cpu }
     }

@@ -29,17 +29,18 @@ pub fn shapes(config: &Config) -> Vec<(String, Vec<usize>)> {
     all.linear(&format!("{name}.merger.mlp.0"), wide, wide, Bias::Yes);
     all.linear(&format!("{name}.merger.mlp.2"), wide, vision.out, Bias::Yes);
 
-    let (name, hidden, keys) = ("model.language_model", text.hidden, text.kv_heads * text.head_size());
+    let (name, hidden) = ("model.language_model", text.hidden);
     all.add(format!("{name}.embed_tokens.weight"), &[text.vocabulary, hidden]);
-    for layer in 0..text.layers {
+    for (layer, spec) in text.layers.iter().enumerate() {
+        let (queries, keys) = (spec.attention().query_width(), spec.attention().key_width());
         let name = format!("{name}.layers.{layer}");
         all.add(format!("{name}.input_layernorm.weight"), &[hidden]);
         all.add(format!("{name}.post_attention_layernorm.weight"), &[hidden]);
-        all.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, Bias::Yes);
+        all.linear(&format!("{name}.self_attn.q_proj"), hidden, queries, Bias::Yes);
         all.linear(&format!("{name}.self_attn.k_proj"), hidden, keys, Bias::Yes);
         all.linear(&format!("{name}.self_attn.v_proj"), hidden, keys, Bias::Yes);
-        all.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, Bias::No);
-        all.swiglu(&name, hidden, text.intermediate, Bias::No);
+        all.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, Bias::No);
+        all.swiglu(&name, hidden, spec.mlp.intermediate, Bias::No);
     }
     all.add(format!("{name}.norm.weight"), &[hidden]);
     all.0
@@ -82,7 +83,7 @@ pub fn random(config: &Config, random: &mut Random) -> Vec<Named> {
             return (name, shape, vec![value; length]);
         }
         let inputs: usize = shape[1..].iter().product();
-        let layers = if name.contains("visual") { config.vision.depth } else { config.text.layers };
+        let layers = if name.contains("visual") { config.vision.depth } else { config.text.layers.len() };
         let adds = ["attn.proj.", "o_proj.", "down_proj."].iter().any(|ending| name.contains(ending));
         let spread = 1.0 / (inputs as f32 * if adds { 2.0 * layers as f32 } else { 1.0 }).sqrt();
         let values = (0..length).map(|_| spread * normal(random)).collect();

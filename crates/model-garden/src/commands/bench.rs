@@ -89,7 +89,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
     let mut opened = open(arguments.device, arguments.threads, printer)?;
     let free = opened.free()?;
     let mut planner = Planner::like(opened.device().profile());
-    let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16);
+    let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16).map_err(|error| failed(&error))?;
     build(arguments, &work, &mut planner, &shapes)?;
     let planned = planner.plan().clone();
     if let Some(refusal) = refusal(&work, &opened, &planned, free) {
@@ -184,7 +184,7 @@ pub(super) fn failed(error: &dyn std::error::Error) -> Failure {
 fn config(arguments: &cli::Bench) -> Config {
     let mut config = arguments.shape.config.clone();
     if let Some(layers) = arguments.layers {
-        config.text.layers = config.text.layers.min(layers as usize);
+        config.text.layers.truncate(layers as usize);
         config.vision.depth = config.vision.depth.min(layers as usize);
     }
     config

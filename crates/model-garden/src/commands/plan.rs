@@ -219,7 +219,7 @@ fn usual_run(preset: Preset, is_4bit: bool) -> Result<(Recipe, Subject), Failure
     let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
     let (picture, text_tokens) = USUAL_ROW;
     let row = RowShape { text_tokens, trained: text_tokens / TEXT_FOR_AN_ANSWER, pictures: vec![picture] };
-    Ok((recipe, Subject::of_shape(preset, row)))
+    Ok((recipe, Subject::of_shape(preset, row)?))
 }
 
 fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> Result<Usual, Failure> {
@@ -352,17 +352,19 @@ impl Subject {
         let row = RowShape { text_tokens, trained, pictures: arguments.image.iter().filter_map(size).collect() };
         let has_dataset = arguments.settings.0.iter().any(|(name, _)| name == "dataset");
         if let Some(preset) = arguments.shape {
-            return Ok(Subject::of_shape(preset, row));
+            return Subject::of_shape(preset, row);
         }
         Subject::of_folder(recipe, row, has_dataset)
     }
 
-    fn of_shape(preset: Preset, row: RowShape) -> Subject {
+    fn of_shape(preset: Preset, row: RowShape) -> Result<Subject, Failure> {
         let config = preset.config();
         let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
+        let checkpoint =
+            checkpoint.map_err(|error| Failure::of(format!("cannot plan for `{}`", preset.name), &error))?;
         let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
         let name = preset.name.to_string();
-        Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset: false }
+        Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset: false })
     }
 
     fn of_folder(recipe: &Recipe, row: RowShape, has_dataset: bool) -> Result<Subject, Failure> {

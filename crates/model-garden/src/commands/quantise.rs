@@ -18,7 +18,7 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
     super::check_apart(&to, &from, None)?;
     let mut settings = FourBit { is_double: !arguments.single, ..FourBit::default() };
     if !arguments.keep.is_empty() {
-        settings.kept.clone_from(&arguments.keep);
+        settings.kept = Some(arguments.keep.clone());
     }
     let is_watched = std::io::stderr().is_terminal();
     let mut told = 0;
@@ -40,7 +40,7 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
                 "packed_weights": report.packed,
                 "bytes_before": report.bytes_before,
                 "bytes_after": report.bytes_after,
-                "kept": settings.kept,
+                "kept": report.kept,
                 "has_double_scales": settings.is_double,
             });
             format!("{told:#}\n")

@@ -229,7 +229,7 @@ impl Profile<'_> {
     }
 
     fn all_layers(&self, usual: Usual) -> Result<Layers, Failure> {
-        let (layers, depth) = (self.config.text.layers, self.config.vision.depth);
+        let (layers, depth) = (self.config.text.layers.len(), self.config.vision.depth);
         let full = self.config.vision.full_blocks.iter().filter(|block| **block < depth).count();
         let has_images = usual.image_tokens > 0;
         let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), usual));
@@ -266,7 +266,8 @@ impl Profile<'_> {
     /// The shape with other numbers of layers, the first block of whose tower sees whole images or only windows.
     fn of_layers(&self, layers: usize, depth: usize, sees_all: bool) -> Config {
         let mut config = self.config.clone();
-        (config.text.layers, config.vision.depth) = (layers, depth);
+        config.text.layers.truncate(layers);
+        config.vision.depth = depth;
         config.vision.full_blocks = if sees_all { vec![0] } else { Vec::new() };
         config
     }
@@ -285,7 +286,8 @@ impl Profile<'_> {
         let mut opened: Opened = bench::open(choice, self.recipe.threads, self.printer)?;
         let free = opened.free()?;
         let mut planner = Planner::like(opened.device().profile());
-        self.build(work, &mut planner, &Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16))?;
+        let shapes = Checkpoint::of_shapes(&work.config, garden_device::Dtype::Bf16);
+        self.build(work, &mut planner, &shapes.map_err(|error| failed(&error))?)?;
         if let Some(refusal) = bench::refusal(work, &opened, planner.plan(), free) {
             return Err(Failure { hint: None, ..refusal });
         }

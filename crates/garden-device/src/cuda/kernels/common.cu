@@ -6,7 +6,7 @@
 struct Scalars {
     u64 seed;
     float loss_scale, gradient_scale, rate;
-    int vision_updates, decoder_updates, unused;
+    int updates[2], unused;
 };
 
 // An array of shared memory whose size the launch gives.

@@ -16,12 +16,12 @@ __device__ double power(double base, int exponent) {
     }
 }
 
-// Makes `step` [6 f32] of what changes from update to update: learning rate and number of updates (the vision tower's or the decoder's), and the
+// Makes `step` [6 f32] of what changes from update to update: learning rate and number of updates of a group, and the
 // sum of all squares, or null without clipping to the largest norm. Grid (1), block 1.
-extern "C" __global__ void adamw_step(const Scalars *scalars, int is_vision, const float *sum_of_squares, float largest_norm, float beta1,
+extern "C" __global__ void adamw_step(const Scalars *scalars, int group, const float *sum_of_squares, float largest_norm, float beta1,
                                       float beta2, float epsilon, float decay, Step *step) {
     const float *const rate = &scalars->rate;
-    const int *const updates = is_vision ? &scalars->vision_updates : &scalars->decoder_updates;
+    const int *const updates = &scalars->updates[group];
     // Added to the norm before gradients are divided by it, as PyTorch does.
     const float clip_epsilon = 1e-6f;
     const double first = 1.0 - power(beta1, *updates), second = sqrt(1.0 - power(beta2, *updates));

@@ -4,10 +4,10 @@ use garden_device::{Buffer, Dtype, FusedAdapter, FusedPart, FusedWeight, JoinedW
 
 use super::{ADAPTER_PREFIX, Builder, FrozenAdapter};
 use crate::checkpoint::layout::{Layout, Width};
-use crate::checkpoint::names::is_decayed;
 use crate::error::Error;
 use crate::network::linear::{Linears, Lora, PartGradients};
 use crate::network::mode::Mode;
+use crate::network::role::Kind;
 
 impl Builder<'_> {
     /// A linear with its adapter, if it has one.
@@ -37,8 +37,8 @@ impl Builder<'_> {
         let weight = FusedWeight { inputs: inputs.padded, parts: Vec::new(), joined: None };
         let mut linears = self.unfilled(weight);
         for (number, (name, outputs)) in named.iter().enumerate() {
-            let (weight, weight_gradient) = self.linear_weight(name, *outputs, inputs)?;
-            let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), *outputs)).transpose()?;
+            let (weight, weight_gradient) = self.linear_weight(name, *outputs, inputs, Kind::Linear)?;
+            let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), *outputs, Kind::Bias)).transpose()?;
             let adapter = match self.adapter_of(name, number)? {
                 Some(lora) => Some(self.adapter(name, inputs, *outputs, lora, &mut linears)?),
                 None => None,
@@ -119,7 +119,7 @@ impl Builder<'_> {
         let weight = Weight::of_rows(taken.rows, rows);
         match (self.mode, value) {
             (Mode::Training, Some(value)) => {
-                let gradient = self.train(name, shape, layout, value, place, true)?;
+                let gradient = self.train(name, shape, layout, value, place, self.role(Kind::Adapter))?;
                 Ok((weight, Some(Weight::plain(gradient, rows, columns))))
             }
             _ => {
@@ -137,7 +137,7 @@ impl Builder<'_> {
         let narrow = rank * loras.iter().flatten().count();
         let outputs: usize = named.iter().map(|(_, outputs)| outputs.padded).sum();
         let label = named.iter().map(|(name, _)| name.as_str()).collect::<Vec<&str>>().join(", ");
-        let packed = named.iter().map(|(name, outputs)| self.packed_weight(name, *outputs, inputs));
+        let packed = named.iter().map(|(name, outputs)| self.packed_weight(name, *outputs, inputs, Kind::Linear));
         let packed = packed.collect::<Result<Vec<Option<Weight>>, Error>>()?;
         let (height, stride) = (outputs + narrow, inputs.padded + narrow);
         let is_packed = packed.iter().any(Option::is_some);
@@ -186,7 +186,10 @@ impl Builder<'_> {
             let (weight, gradient) = match (packed, matrix) {
                 (Some(weight), _) => (*weight, None),
                 // A 16-bit weight beside packed ones.
-                (None, None) => self.matrix(&full, Layout { rows: *outputs, columns: inputs })?,
+                (None, None) => {
+                    let (shape, role) = (vec![outputs.stored, inputs.stored], self.role(Kind::Linear));
+                    self.matrix(&full, shape, Layout { rows: *outputs, columns: inputs }, role)?
+                }
                 (None, Some(matrix)) => {
                     let place = matrix.below(first).columns(0, inputs.padded).first(outputs.padded);
                     self.matrix_in(&full, Layout { rows: *outputs, columns: inputs }, place)?
@@ -246,36 +249,36 @@ impl Builder<'_> {
 
     /// A matrix of the checkpoint in rows of a larger one, with its gradient if it is trained.
     fn matrix_in(&mut self, name: &str, layout: Layout, place: Rows) -> Result<(Weight, Option<Weight>), Error> {
-        let tensor = self.checked(name, &[layout.rows.stored, layout.columns.stored])?;
+        let (shape, role) = (vec![layout.rows.stored, layout.columns.stored], self.role(Kind::Linear));
+        let tensor = self.checked(name, &shape, role)?;
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         self.reserve.widest = self.reserve.widest.max(columns);
         if !self.is_trained(name) {
             self.load_into(name, tensor, layout, place);
-            self.remember_saved(name, tensor.shape, layout, place);
+            self.remember_saved(name, &shape, layout, place);
             return Ok((Weight::of_rows(place, rows), None));
         }
         let value = self.load(&format!("{name} in f32"), tensor, layout, Dtype::F32)?;
         let shadow = Shadow { rows: place, scale: 1.0 };
         self.device.cast_shadow(value, shadow);
-        let shape = vec![layout.rows.stored, layout.columns.stored];
-        let gradient = self.train(self.saved_name(name), shape, layout, value, Some(shadow), is_decayed(name))?;
+        let gradient = self.train(self.saved_name(name), shape, layout, value, Some(shadow), role)?;
         Ok((Weight::of_rows(place, rows), Some(Weight::plain(gradient, rows, columns))))
     }
 
     /// A bias of the checkpoint in a part of a longer one, with its gradient if it is trained.
     fn bias_in(&mut self, name: &str, length: Width, place: Rows) -> Result<Option<Buffer>, Error> {
-        let tensor = self.checked(name, &[length.stored])?;
+        let (shape, role) = (vec![length.stored], self.role(Kind::Bias));
+        let tensor = self.checked(name, &shape, role)?;
         let layout = Layout::vector(length);
         if !self.is_trained(name) {
             self.load_into(name, tensor, layout, place);
-            self.remember_saved(name, tensor.shape, layout, place);
+            self.remember_saved(name, &shape, layout, place);
             return Ok(None);
         }
         self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
         let value = self.load(&format!("{name} in f32"), tensor, layout, Dtype::F32)?;
         let shadow = Shadow { rows: place, scale: 1.0 };
         self.device.cast_shadow(value, shadow);
-        let (saved, shape) = (self.saved_name(name), tensor.shape.to_vec());
-        Ok(Some(self.train(saved, shape, layout, value, Some(shadow), is_decayed(name))?))
+        Ok(Some(self.train(self.saved_name(name), shape, layout, value, Some(shadow), role)?))
     }
 }

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use garden_device::{Cpu, CpuBf16, Cuda, Device, Dtype, Planner};
+use garden_input::{AttentionSpec, MlpSpec, NormSpec, RotarySpec};
 use garden_model::{
-    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, Model, Optimizer, Row, Storage,
-    Training, read_adapter,
+    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, LayerSpec, Limits, Mixer, Model,
+    Optimizer, Row, Storage, TextConfig, Training, VisionConfig, read_adapter,
 };
 use serde_json::Value;
 
@@ -89,10 +90,15 @@ pub struct Case {
 impl Case {
     pub fn read(folder: &Path) -> Case {
         let about: Value = serde_json::from_str(&fs::read_to_string(folder.join("case.json")).unwrap()).unwrap();
-        let config = Config::read(&folder.join("config.json")).unwrap();
+        let config = config(&folder.join("config.json"));
         let files = about["batches"].as_array().unwrap().iter().map(|name| folder.join(name.as_str().unwrap()));
         let batches = files.map(|file| batch(&config, &file)).collect();
         Case { folder: folder.to_path_buf(), about, checkpoint: Checkpoint::open(folder).unwrap(), config, batches }
+    }
+
+    /// Whether it is of no family, so that its folder is no model's.
+    pub fn is_mixed(&self) -> bool {
+        self.name().starts_with("mixed_")
     }
 
     pub fn name(&self) -> String {
@@ -114,9 +120,10 @@ impl Case {
         if quantisation.is_null() || quantisation["stored"].as_bool().unwrap() {
             return Storage::default();
         }
-        let kept = quantisation["skip_modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().into());
+        let kept =
+            quantisation["skip_modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_string());
         let is_double = quantisation["double"].as_bool().unwrap();
-        Storage { four_bit: Some(FourBit { is_double, kept: kept.collect() }), ..Storage::default() }
+        Storage { four_bit: Some(FourBit { is_double, kept: Some(kept.collect()) }), ..Storage::default() }
     }
 
     pub fn limits(&self) -> Limits {
@@ -158,6 +165,52 @@ impl Case {
     }
 }
 
+/// The configuration of a model, or of one whose layers are listed one by one (`mixed_layers.py`).
+fn config(path: &Path) -> Config {
+    let value: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let Some(layers) = value["layers"].as_array() else { return Config::read(path).unwrap() };
+    let size = |of: &Value, name: &str| of[name].as_u64().unwrap() as usize;
+    let norm = NormSpec { epsilon: value["rms_norm_eps"].as_f64().unwrap() as f32, is_decayed: false };
+    let layer = |about: &Value| {
+        let section = |index: usize| about["sections"][index].as_u64().unwrap() as usize;
+        let theta = about["theta"].as_f64().unwrap() as f32;
+        let attention = AttentionSpec {
+            heads: size(about, "heads"),
+            kv_heads: size(about, "kv_heads"),
+            head_dim: size(about, "head_dim"),
+            has_qkv_bias: false,
+            has_output_bias: false,
+            rotary: RotarySpec { theta, sections: [0, 1, 2].map(section) },
+        };
+        let mlp = MlpSpec { intermediate: size(about, "intermediate"), has_bias: false };
+        LayerSpec { norm, mixer: Mixer::Attention(attention), mlp }
+    };
+    let tower = &value["vision_config"];
+    let (patch, merge) = (size(tower, "patch_size"), size(tower, "spatial_merge_size"));
+    let vision = VisionConfig {
+        depth: size(tower, "depth"),
+        hidden: size(tower, "hidden_size"),
+        intermediate: size(tower, "intermediate_size"),
+        heads: size(tower, "num_heads"),
+        patch,
+        frames: size(tower, "temporal_patch_size"),
+        merge,
+        window: size(tower, "window_size") / merge / patch,
+        full_blocks: (0..size(tower, "depth")).collect(),
+        out: size(tower, "out_hidden_size"),
+        ..Config::tiny().vision
+    };
+    let text = TextConfig {
+        hidden: size(&value, "hidden_size"),
+        vocabulary: size(&value, "vocab_size"),
+        layers: layers.iter().map(layer).collect(),
+        norm,
+        attention_dropout: 0.0,
+    };
+    let image_token = size(&value, "image_token_id") as i32;
+    Config { text, vision, is_tied: false, image_token, padding_token: None, is_quantised: false }
+}
+
 fn batch(config: &Config, file: &Path) -> Batch {
     let (rows, images) = rows_and_images(file);
     Batch::new(config, &rows, images).unwrap()
@@ -192,12 +245,12 @@ pub fn rows_and_images(file: &Path) -> (Vec<Row>, Images) {
 /// The recorded cases, and those of the folder GARDEN_REFERENCE.
 pub fn cases() -> Vec<Case> {
     let own = testdata().join("reference");
-    let mut folders = vec![own.join("recorded"), own.join("recorded_quantised")];
+    let mut folders = ["recorded", "recorded_quantised", "recorded_mixed"].map(|name| own.join(name)).to_vec();
     folders.extend(std::env::var_os("GARDEN_REFERENCE").map(PathBuf::from));
     let inside = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = inside.filter(|path| path.join("case.json").exists()).collect();
     found.sort();
-    assert!(found.len() >= 13, "only {} cases were found", found.len());
+    assert!(found.len() >= 15, "only {} cases were found", found.len());
     found.iter().map(|folder| Case::read(folder)).collect()
 }
 

@@ -55,8 +55,8 @@ fn subject(measured: &Measured) -> String {
     let layers = match is_part(measured) {
         true => format!(
             "only {} of {} decoder layers and {} of {} vision blocks\n",
-            work.config.text.layers,
-            arguments.shape.config.text.layers,
+            work.config.text.layers.len(),
+            arguments.shape.config.text.layers.len(),
             work.config.vision.depth,
             arguments.shape.config.vision.depth
         ),
@@ -74,6 +74,12 @@ fn subject(measured: &Measured) -> String {
     )
 }
 
+/// A stage in a table and in JSON.
+fn word(stage: Stage) -> &'static str {
+    // The only other inputs are images.
+    if stage == Stage::Encode { "vision" } else { stage.name() }
+}
+
 fn is_part(measured: &Measured) -> bool {
     measured.work.config != measured.arguments.shape.config
 }
@@ -89,7 +95,7 @@ fn stages(measured: &Measured) -> String {
             Stage::Update => &format!("  {} ms once per step", milliseconds(seconds)),
             _ => "",
         };
-        text += &format!("  {:<10}{:>9}  {share:>5}{note}\n", stage.name(), milliseconds(seconds / micro_steps));
+        text += &format!("  {:<10}{:>9}  {share:>5}{note}\n", word(stage), milliseconds(seconds / micro_steps));
     }
     let (fastest, slowest) = measured.extremes();
     let [fastest, slowest] = [fastest, slowest].map(|seconds| milliseconds(seconds / micro_steps));
@@ -175,7 +181,7 @@ pub fn json(measured: &Measured) -> Value {
     let per_micro_step = |seconds: f64| 1e3 * seconds / measured.micro_steps();
     let stages: Map<String, Value> = Stage::ALL
         .iter()
-        .map(|stage| (stage.name().into(), per_micro_step(step.stages.seconds(*stage)).into()))
+        .map(|stage| (word(*stage).into(), per_micro_step(step.stages.seconds(*stage)).into()))
         .collect();
     let plan: Map<String, Value> =
         Purpose::ALL.iter().map(|purpose| (purpose.name().into(), measured.planned.bytes(*purpose).into())).collect();
@@ -193,7 +199,7 @@ pub fn json(measured: &Measured) -> Value {
         "recompute": arguments.recompute,
         "trains_vision": arguments.vision,
         "layers": {
-            "decoder": work.config.text.layers,
+            "decoder": work.config.text.layers.len(),
             "vision": work.config.vision.depth,
             "is_part": is_part(measured),
         },

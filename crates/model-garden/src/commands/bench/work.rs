@@ -1,6 +1,6 @@
 //! What is measured: rows of one image and some text each, and the arithmetic that a micro-step of them needs.
 
-use garden_model::{Batch, Config, Error, IGNORED, Images, Limits, Row};
+use garden_model::{Batch, Config, Error, IGNORED, Images, LayerSpec, Limits, Row};
 
 /// Backward attention makes the scores again and has four products for the two of the forward pass.
 const ATTENTION_BACKWARD: f64 = 2.5;
@@ -115,12 +115,15 @@ impl Work {
         let number = |values: usize| values as f64;
         let (tokens, patches, image_tokens) =
             (number(self.tokens()), number(self.patches()), number(self.rows * self.image_tokens));
-        let (hidden, keys) = (number(text.hidden), number(text.kv_heads * text.head_size()));
-        let layer = 2.0 * hidden * hidden + 2.0 * hidden * keys + 3.0 * hidden * number(text.intermediate);
-        let linears = 2.0 * tokens * layer * number(text.layers);
+        let hidden = number(text.hidden);
+        let of_all = |of: &dyn Fn(&LayerSpec) -> f64| text.layers.iter().map(of).sum::<f64>();
+        let linears = of_all(&|layer| {
+            let [queries, keys] = [layer.attention().query_width(), layer.attention().key_width()].map(number);
+            2.0 * tokens * (2.0 * hidden * (queries + keys) + 3.0 * hidden * number(layer.mlp.intermediate))
+        });
         // A token sees itself and those before it: scores, and values weighed by them.
         let seen = number(self.rows * self.row_tokens() * (self.row_tokens() + 1) / 2);
-        let attention = 4.0 * hidden * seen * number(text.layers);
+        let attention = of_all(&|layer| 4.0 * number(layer.attention().query_width()) * seen);
         let head = 2.0 * number(self.trained()) * hidden * number(text.vocabulary);
 
         let (width, wide) = (number(vision.hidden), number(vision.merged() * vision.hidden));
