@@ -115,7 +115,7 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
     let source = Source::open(text)?;
     let head = source.head_lines();
     let format = recognise::recognise(&source, &head, options)?;
-    let mut reading = Reading::new(format.name());
+    let mut reading = Reading::new(format.name(), format.origin());
     let mut lines = source.into_lines();
     match &format {
         Format::Own => own::read(&mut lines, options, &mut reading)?,

@@ -48,9 +48,21 @@ pub(crate) enum Blocks {
     Restarts,
 }
 
+/// Who wrote a file, where that says how it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// We did: units, times and ends are certain.
+    Own,
+    /// nvidia-smi, whose rows of one moment are one for each GPU.
+    NvidiaSmi,
+    /// Another program or a person.
+    Foreign,
+}
+
 /// The state filled in by every reader.
 pub(crate) struct Reading {
     format: &'static str,
+    origin: Origin,
     pub(crate) blocks: Blocks,
     /// Series whose peak never exceeds this are left out, if others do.
     pub(crate) least_peak: Option<u64>,
@@ -73,9 +85,10 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn new(format: &'static str) -> Self {
+    pub(crate) fn new(format: &'static str, origin: Origin) -> Self {
         Reading {
             format,
+            origin,
             blocks: Blocks::default(),
             least_peak: None,
             names: BTreeMap::new(),
@@ -226,17 +239,17 @@ impl Reading {
     pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
         self.drop_empty();
         self.settle_units(options)?;
-        if self.format != OWN {
+        if self.origin != Origin::Own {
             let notes = self.times.settle(&mut self.series);
             notes.into_iter().for_each(|note| self.note(note));
         }
-        several::split_by_place(&mut self.series, self.format);
+        several::split_by_place(&mut self.series, self.origin);
         several::join_restarts(&mut self.series, self.blocks);
-        if self.format != OWN {
+        if self.origin != Origin::Own {
             self.series.iter_mut().for_each(ends::settle);
         }
         if let [only] = self.series.as_mut_slice()
-            && self.format != OWN
+            && self.origin != Origin::Own
         {
             moments::note(&only.trace).into_iter().for_each(|note| only.note(note));
         }
@@ -264,7 +277,7 @@ impl Reading {
     }
 
     fn finish_series(&self, mut series: Series, name: Option<String>, options: &ReadOptions) -> ReadTrace {
-        if self.format != OWN {
+        if self.origin != Origin::Own {
             series.notes.extend(implausible(&series, options));
         }
         let (format, factors) = (series.format.unwrap_or(self.format), series.factors);
@@ -406,9 +419,6 @@ impl Reading {
         printed.max().or(if is_device { Some(LARGEST_GPU) } else { options.machine })
     }
 }
-
-/// The format whose values are certain.
-pub(crate) const OWN: &str = "model-garden trace";
 
 fn note_of(column: &BareColumn, decision: &Decision) -> String {
     let unit = decision.unit.name();

@@ -7,9 +7,9 @@ use crate::ReadOptions;
 use crate::choice::Choice;
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
+use crate::reading::Origin;
 use crate::{
-    closest, cloud, gpustat, headless, jsonl, mprof, own, pandas, plain, prometheus, psrecord, several, state, table,
-    tools,
+    closest, cloud, gpustat, headless, jsonl, mprof, own, pandas, plain, prometheus, psrecord, state, table, tools,
 };
 
 /// A recognised format, with details learned on the way.
@@ -44,11 +44,21 @@ impl Format {
             Format::Cloud(cloud) => cloud.name(),
             Format::TrainerState => "trainer_state.json",
             Format::Gpustat => "gpustat",
-            Format::Plain(plain::Plain::NvidiaSmi) => several::NVIDIA_SMI,
+            Format::Plain(plain::Plain::NvidiaSmi) => "nvidia-smi",
             Format::Plain(plain::Plain::Amounts) => "amounts",
             Format::Tools => "output of tools",
             Format::Table(layout) => layout.format_name(),
             Format::Log => "training log",
+        }
+    }
+
+    /// Who writes it.
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Format::Own => Origin::Own,
+            Format::Plain(plain::Plain::NvidiaSmi) => Origin::NvidiaSmi,
+            Format::Table(layout) if layout.is_nvidia() => Origin::NvidiaSmi,
+            _ => Origin::Foreign,
         }
     }
 }

@@ -4,7 +4,7 @@ use garden_memory::{Bytes, MIB, Subject};
 
 use crate::error::Error;
 use crate::identity::{Identity, Part, Who};
-use crate::reading::Blocks;
+use crate::reading::{Blocks, Origin};
 use crate::series::Series;
 
 /// More series than anyone looks at.
@@ -73,9 +73,6 @@ fn follows(before: &Series, after: &Series) -> bool {
     };
     in_file && on_clock
 }
-
-/// The format whose rows can be told apart by their order.
-pub(crate) const NVIDIA_SMI: &str = "nvidia-smi";
 /// The note where only the order of rows tells GPUs apart.
 pub(crate) const BY_ORDER: &str = "the GPUs are told apart by the order of their rows; query `index` to be sure";
 /// Most GPUs told apart by their place in each group of rows.
@@ -86,9 +83,9 @@ const TOGETHER: f64 = 0.25;
 const FEWEST_GROUPS: usize = 3;
 
 /// Tells GPUs apart that only their order does: rows without an index, so many at each moment.
-pub(crate) fn split_by_place(series: &mut Vec<Series>, format: &str) {
+pub(crate) fn split_by_place(series: &mut Vec<Series>, origin: Origin) {
     // Other programs print bursts of lines about one GPU.
-    if format != NVIDIA_SMI {
+    if origin != Origin::NvidiaSmi {
         return;
     }
     let [only] = series.as_slice() else { return };

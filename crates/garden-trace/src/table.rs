@@ -35,9 +35,14 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Whether nvidia-smi writes such tables.
+    pub(crate) fn is_nvidia(&self) -> bool {
+        self.choice.is_nvidia()
+    }
+
     pub(crate) fn format_name(&self) -> &'static str {
         match self.delimiter {
-            _ if self.choice.is_nvidia() => several::NVIDIA_SMI,
+            _ if self.is_nvidia() => "nvidia-smi",
             b'\t' => "tsv",
             b';' => "csv (semicolons)",
             b'|' => "table",
