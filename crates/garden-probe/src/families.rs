@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use garden_memory::MIB;
 
+use crate::huge::HugePages;
 use crate::process::Shares;
 use crate::sharing::{Present, Reading};
 
@@ -88,14 +89,14 @@ struct Family {
 pub struct Earlier {
     /// Anonymous memory, and the most that faults can have brought, by process id.
     counters: BTreeMap<u32, (u64, u64)>,
-    /// The most that huge pages can have brought since.
-    huge: u64,
+    /// Huge pages made since.
+    huge: HugePages,
 }
 
 impl Earlier {
-    /// Adds the most that huge pages can have brought since.
-    pub fn add_huge(&mut self, bytes: u64) {
-        self.huge = self.huge.saturating_add(bytes);
+    /// Adds huge pages made since.
+    pub fn add_huge(&mut self, huge: HugePages) {
+        self.huge.add(huge);
     }
 }
 
@@ -117,11 +118,11 @@ impl Families {
     /// The present counters.
     pub fn now(&self) -> Earlier {
         let counters = self.members.iter().map(|(&pid, member)| (pid, (member.anon, member.faulted)));
-        Earlier { counters: counters.collect(), huge: 0 }
+        Earlier { counters: counters.collect(), huge: HugePages::default() }
     }
 
-    /// Takes in the present processes, and the most that huge pages can have brought to any of them since the last look.
-    pub fn follow(&mut self, present: &[Present], huge: u64) {
+    /// Takes in the present processes, and the huge pages made since the last look.
+    pub fn follow(&mut self, present: &[Present], huge: HugePages) {
         let before = self.now();
         let here: BTreeMap<u32, u32> = present.iter().map(|process| (process.pid, process.execs)).collect();
         let has_left = |(pid, member): (&u32, &Member)| (here.get(pid) != Some(&member.execs)).then_some(*pid);
@@ -139,9 +140,7 @@ impl Families {
             new = later;
         }
         self.members.values_mut().for_each(|member| member.is_foundling = false);
-        for family in self.families.values_mut().filter(|family| family.size > 1) {
-            family.common = family.common.saturating_add(huge);
-        }
+        self.add_huge(huge, &before);
         self.has_looked = true;
         self.moved = self.moved_since(&before);
         self.settle();
@@ -150,7 +149,7 @@ impl Families {
     /// Takes in shares read since an earlier look, while no process came or went.
     ///
     /// They were read one after the other, so each page made or given back meanwhile may be counted as before, as now, or in
-    /// part.
+    /// part. Nobody else may have had the pages: shares that an unseen process made smaller break the bounds.
     pub fn learn(&mut self, readings: &[Reading], earlier: &Earlier) {
         /// The readings of a family, summed.
         #[derive(Default)]
@@ -158,6 +157,7 @@ impl Families {
             members: usize,
             sum: u64,
             slack: u64,
+            faulted: u64,
         }
         let mut found: BTreeMap<u64, Read> = BTreeMap::new();
         for reading in readings {
@@ -165,13 +165,15 @@ impl Families {
             let read = found.entry(member.family).or_default();
             read.members += 1;
             read.sum += if reading.is_borrowed { 0 } else { reading.pss().anon };
-            read.slack += member.moved_since(earlier.counters.get(&reading.pid));
+            let before = earlier.counters.get(&reading.pid);
+            read.slack += member.moved_since(before);
+            read.faulted += before.map_or(0, |&(_, faulted)| member.faulted.saturating_sub(faulted));
         }
         for (name, read) in found {
             let Some(family) = self.families.get_mut(&name).filter(|family| family.size == read.members) else {
                 continue;
             };
-            let slack = read.slack.saturating_add(earlier.huge);
+            let slack = read.slack.saturating_add(earlier.huge.most_for(read.faulted));
             let (least, most) = (read.sum.saturating_sub(slack), read.sum.saturating_add(slack));
             // An unseen process had the pages as well, which makes all shares too small.
             if family.size < 2 || most < family.least && !is_close(most, family.least) {
@@ -233,10 +235,29 @@ impl Families {
         members.map(|(pid, member)| member.moved_since(earlier.counters.get(pid))).sum()
     }
 
+    /// Adds the huge pages that members can have got since an earlier look, as far as their counters do not show them.
+    fn add_huge(&mut self, huge: HugePages, earlier: &Earlier) {
+        let mut since: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (pid, member) in &self.members {
+            let before = earlier.counters.get(pid);
+            let made = member.faulted.saturating_sub(before.map_or(0, |&(_, faulted)| faulted));
+            let (faulted, shown) = since.entry(member.family).or_default();
+            *faulted = faulted.saturating_add(made);
+            *shown += before.map_or(0, |&(anon, _)| member.anon.saturating_sub(anon).saturating_sub(made));
+        }
+        for (name, (faulted, shown)) in since {
+            if let Some(family) = self.families.get_mut(&name).filter(|family| family.size > 1) {
+                family.common = family.common.saturating_add(huge.most_for(faulted).saturating_sub(shown));
+            }
+        }
+    }
+
     /// Takes in the counters of a known member.
     fn count(&mut self, process: &Present) {
         let Some(member) = self.members.get_mut(&process.pid) else { return };
-        member.made = member.made.saturating_add(process.faulted.saturating_sub(member.faulted));
+        // Growth without faults is due to huge pages, or to faults that the last look saw before it saw the pages.
+        let grown = process.held.anon.saturating_sub(member.anon);
+        member.made = member.made.saturating_add(process.faulted.saturating_sub(member.faulted).max(grown));
         if let Some(family) = self.families.get_mut(&member.family) {
             family.least = (family.least + process.held.anon).saturating_sub(member.anon);
         }

@@ -8,6 +8,7 @@ use crate::sharing::Kinds;
 
 const PAGE: u64 = 4096;
 const M: u64 = MIB;
+const NO_HUGE: HugePages = HugePages { faulted: 0, collapsed: 0, times: 512 };
 
 fn process(pid: u32, parent: u32, anon: u64, faulted: u64) -> Present {
     Present {
@@ -32,7 +33,7 @@ fn reading(process: &Present, pss: u64) -> Reading {
 fn follow(states: &[&[Present]]) -> Vec<(u64, u64)> {
     let mut families = Families::default();
     let step = |present: &&[Present]| {
-        families.follow(present, 0);
+        families.follow(present, NO_HUGE);
         let Bounds { least, most } = families.bounds();
         (least / M, most / M)
     };
@@ -109,30 +110,57 @@ fn the_last_of_a_family_takes_nothing_off_another_one() {
 #[test]
 fn huge_pages_count_for_families_only() {
     let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let huge = |collapsed: u64| HugePages { collapsed, ..NO_HUGE };
     let mut families = Families::default();
-    families.follow(&[p], 0);
-    families.follow(&[p], 64 * M);
+    families.follow(&[p], NO_HUGE);
+    families.follow(&[p], huge(64 * M));
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 100 * M });
-    families.follow(&[p, a], 32 * M);
+    families.follow(&[p, a], huge(32 * M));
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 132 * M });
+}
+
+/// They are counted for the whole machine: those of other programs are not blamed on forks that stand still.
+#[test]
+fn huge_pages_by_faults_count_for_who_has_faults() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let huge = HugePages { faulted: 64 * M, ..NO_HUGE };
+    let mut families = Families::default();
+    families.follow(&[p, a], NO_HUGE);
+    families.learn(&[reading(&p, 50 * M), reading(&a, 50 * M)], &families.now());
+    families.follow(&[p, a], huge);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 100 * M });
+    families.follow(&[p, process(11, 10, 100 * M, PAGE)], huge);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 102 * M + PAGE });
+    // The counter shows where they went.
+    families.follow(&[p, process(11, 10, 164 * M, 33 * PAGE)], huge);
+    assert_eq!(families.bounds().most, 166 * M + 33 * PAGE);
+}
+
+/// On a busy machine much may happen between the two files that have the counters.
+#[test]
+fn faults_seen_before_their_pages_count() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 10 * M, 0));
+    let late = process(10, 1, 100 * M, 150 * M);
+    let grown = process(10, 1, 150 * M, 150 * M);
+    assert_eq!(follow(&[&[p, a], &[late, a], &[grown, a]]), [(100, 110), (100, 110), (150, 160)]);
 }
 
 #[test]
 fn a_reading_brings_the_bounds_together_and_is_carried_on() {
     let (p, a, b) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 90 * M), process(12, 10, 100 * M, 0));
     let mut families = Families::default();
-    families.follow(&[p], 0);
-    families.follow(&[p, a, b], 0);
+    families.follow(&[p], NO_HUGE);
+    families.follow(&[p, a, b], NO_HUGE);
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 190 * M });
     // 40 MiB were copied, the other faults were something else.
     let earlier = families.now();
     families.learn(&[reading(&p, 40 * M), reading(&a, 60 * M), reading(&b, 40 * M)], &earlier);
     assert_eq!(families.bounds(), Bounds { least: 140 * M, most: 140 * M });
     let grown = process(12, 10, 130 * M, 30 * M);
-    families.follow(&[p, a, grown], 0);
+    families.follow(&[p, a, grown], NO_HUGE);
     assert_eq!(families.bounds(), Bounds { least: 170 * M, most: 170 * M });
     // At least 20 MiB of the first fork were private.
-    families.follow(&[p, grown], 0);
+    families.follow(&[p, grown], NO_HUGE);
     assert_eq!(families.bounds(), Bounds { least: 130 * M, most: 150 * M });
 }
 
@@ -140,10 +168,10 @@ fn a_reading_brings_the_bounds_together_and_is_carried_on() {
 fn what_happens_during_a_reading_widens_it() {
     let (p, a) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 50 * M));
     let mut families = Families::default();
-    families.follow(&[p], 0);
-    families.follow(&[p, a], 0);
+    families.follow(&[p], NO_HUGE);
+    families.follow(&[p, a], NO_HUGE);
     let earlier = families.now();
-    families.follow(&[p, process(11, 10, 100 * M, 54 * M)], 0);
+    families.follow(&[p, process(11, 10, 100 * M, 54 * M)], NO_HUGE);
     families.learn(&[reading(&p, 50 * M), reading(&a, 50 * M)], &earlier);
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 108 * M });
 }
@@ -152,8 +180,8 @@ fn what_happens_during_a_reading_widens_it() {
 fn shares_that_somebody_unseen_made_smaller_do_not_count() {
     let (p, a) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 50 * M));
     let mut families = Families::default();
-    families.follow(&[p], 0);
-    families.follow(&[p, a], 0);
+    families.follow(&[p], NO_HUGE);
+    families.follow(&[p, a], NO_HUGE);
     let earlier = families.now();
     families.learn(&[reading(&p, 33 * M), reading(&a, 33 * M)], &earlier);
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 150 * M });
@@ -284,7 +312,7 @@ fn bounds_hold_whatever_happens() {
             }
             let present = world.present();
             let set: Vec<u32> = present.iter().map(|process| process.pid).collect();
-            families.follow(&present, 0);
+            families.follow(&present, NO_HUGE);
             let (_, mut readings, earlier) = round
                 .take()
                 .filter(|round| round.0 == set)
@@ -311,14 +339,14 @@ fn one_share_tells_what_idle_forks_have_in_common() {
     let forks: Vec<Present> = (11..19).map(|pid| process(pid, 10, 1002 * M, 2 * M)).collect();
     let all = [&[p][..], &forks].concat();
     let mut families = Families::default();
-    families.follow(&all, 0);
+    families.follow(&all, NO_HUGE);
     assert!(!families.bounds().are_close(), "{:?}", families.bounds());
     families.hint(&reading(&p, 1000 * M / 9 + 1));
     let Bounds { least, most } = families.bounds();
     assert_eq!((least / M, most / M), (1002, 1016));
     // Nine tenths are shared by all, one tenth is private: known as well if the two are reported apart.
     let mut families = Families::default();
-    families.follow(&all, 0);
+    families.follow(&all, NO_HUGE);
     let mut found = reading(&p, 100 * M + 100 * M);
     found.shares.private = 100 * M;
     families.hint(&found);
@@ -329,7 +357,7 @@ fn one_share_tells_what_idle_forks_have_in_common() {
 fn one_share_that_somebody_unseen_made_smaller_does_not_count() {
     let (p, a) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 50 * M));
     let mut families = Families::default();
-    families.follow(&[p, a], 0);
+    families.follow(&[p, a], NO_HUGE);
     families.hint(&reading(&p, 33 * M));
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 200 * M });
 }
@@ -348,14 +376,14 @@ fn bounds_hold_after_one_share() {
             for _ in 0..world.random(if look % 20 < 8 { 6 } else { 2 }) {
                 world.act();
             }
-            families.follow(&world.present(), 0);
+            families.follow(&world.present(), NO_HUGE);
             (0..world.random(3)).for_each(|_| world.act_quietly());
             let read = world.present()[world.random(world.pages.len() as u64) as usize];
             let mut reading = world.read(&read);
             // Rounded up, so that conclusions hold to the byte.
             reading.shares.pss_anon += 1;
             (0..world.random(3)).for_each(|_| world.act_quietly());
-            families.follow(&world.present(), 0);
+            families.follow(&world.present(), NO_HUGE);
             families.hint(&reading);
             let (bounds, truth) = (families.bounds(), world.distinct());
             let holds = bounds.least <= truth && truth <= bounds.most + 16;

@@ -4,6 +4,7 @@
 
 mod families;
 mod files;
+mod forks;
 mod gpu;
 mod groups;
 mod host;

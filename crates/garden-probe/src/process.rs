@@ -53,7 +53,7 @@ impl Identity {
 }
 
 /// `/proc/PID/stat`, split: the name is in brackets and may itself contain brackets and spaces.
-struct Stat<'a> {
+pub(crate) struct Stat<'a> {
     pid: &'a str,
     name: &'a str,
     /// The fields after the name, beginning with the state.
@@ -61,7 +61,7 @@ struct Stat<'a> {
 }
 
 impl Stat<'_> {
-    fn parse(text: &str) -> Option<Stat<'_>> {
+    pub(crate) fn parse(text: &str) -> Option<Stat<'_>> {
         let (pid, rest) = text.split_once(" (")?;
         let (name, fields) = rest.rsplit_once(") ")?;
         Some(Stat { pid, name, fields })
@@ -69,6 +69,21 @@ impl Stat<'_> {
 
     fn number(&self, index: usize) -> Option<u64> {
         self.fields.split(' ').nth(index)?.trim_end().parse().ok()
+    }
+
+    /// Whether it may be in the middle of a fork: it runs, waits for a processor, or is in an uninterruptible sleep.
+    pub(crate) fn may_fork(&self) -> bool {
+        self.fields.starts_with(['R', 'D'])
+    }
+
+    /// Whether it has ended and given its memory back.
+    fn is_zombie(&self) -> bool {
+        self.fields.starts_with(['Z', 'X'])
+    }
+
+    /// CPU time in clock ticks.
+    pub(crate) fn ticks(&self) -> Option<u64> {
+        Some(self.number(11)? + self.number(12)?)
     }
 
     /// Page faults of the process, and of its ended children; major and minor.
@@ -214,6 +229,13 @@ impl Process {
         Ok(Some(memory))
     }
 
+    /// Whether it is ending: it has no memory of its own any more, but the kernel is still giving the pages back.
+    pub(crate) fn is_ending(&mut self) -> bool {
+        let length = self.stat.read_at(&mut self.buffer, 0).unwrap_or(0);
+        let stat = std::str::from_utf8(&self.buffer[..length]).ok().and_then(Stat::parse);
+        stat.is_some_and(|stat| !stat.is_zombie())
+    }
+
     fn remember(&mut self, caught: u64) {
         let (before, when) = self.caught;
         let is_less = before & !caught != 0;
@@ -340,6 +362,7 @@ mod tests {
         assert_eq!((found.pid, found.name.as_str(), found.parent), (4711, "tmux: (a) b", 1));
         assert_eq!((found.session, found.started, found.image), (4712, 987654, 140000));
         assert_eq!(stat.faults(), Some((1 + 3, 2 + 4)));
+        assert_eq!((stat.may_fork(), stat.is_zombie(), stat.ticks()), (false, false, Some(5 + 6)));
         assert!(Stat::parse("4711 (torn").is_none());
     }
 

@@ -13,7 +13,7 @@ use crate::sharing::{Present, Reading};
 const MOST_SAMPLES: usize = 8;
 
 /// A round of reading shares.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Round {
     set: Set,
     readings: BTreeMap<u32, Reading>,
@@ -49,8 +49,14 @@ impl Round {
 
     /// The processes to read at this sample, of the readable ones.
     pub fn next(&self, open: impl Iterator<Item = u32>) -> Vec<u32> {
-        let count = self.set.0.len().div_ceil(MOST_SAMPLES);
-        open.filter(|pid| !self.readings.contains_key(pid)).take(count).collect()
+        let mut next = self.rest(open);
+        next.truncate(self.set.0.len().div_ceil(MOST_SAMPLES));
+        next
+    }
+
+    /// The processes that are still to be read.
+    pub fn rest(&self, open: impl Iterator<Item = u32>) -> Vec<u32> {
+        open.filter(|pid| !self.readings.contains_key(pid)).collect()
     }
 
     /// Takes in the readings of this sample.
@@ -72,10 +78,11 @@ impl Round {
     }
 }
 
-/// Whether a child of a process came and went between two looks: it had the same pages for a while.
-pub fn had_visitors(before: &[Present], after: &[Present]) -> bool {
-    let faults = |present: &[Present]| present.iter().map(|process| process.faults_of_children).collect::<Vec<_>>();
-    faults(before) != faults(after)
+/// Whether a process ended or called `exec` between two looks, or a child came and went: it had the same pages for a while.
+pub fn has_lost_one(before: &[Present], after: &[Present]) -> bool {
+    let known = |process: &Present| (process.started, process.execs, process.faults_of_children);
+    let now = |pid: u32| after.binary_search_by_key(&pid, |process| process.pid).ok().map(|at| known(&after[at]));
+    before.iter().any(|process| now(process.pid) != Some(known(process)))
 }
 
 #[cfg(test)]
@@ -139,11 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_came_and_went_is_noticed() {
+    fn an_end_is_noticed_even_of_a_child_that_came_and_went() {
         let before = present(3);
+        assert!(!has_lost_one(&before, &before) && !has_lost_one(&before, &present(4)));
+        assert!(has_lost_one(&before, &before[1..]));
         let mut after = before.clone();
-        assert!(!had_visitors(&before, &after));
         after[0].faults_of_children = 5;
-        assert!(had_visitors(&before, &after));
+        assert!(has_lost_one(&before, &after));
+        after = before.clone();
+        after[0].execs = 1;
+        assert!(has_lost_one(&before, &after));
     }
 }

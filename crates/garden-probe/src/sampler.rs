@@ -3,6 +3,9 @@
 //! Forked processes share pages, and their counters count a shared page once for each of them. PSS counts it once in all,
 //! but reading it walks every page. So the counters give bounds (see `families`), and shares are read, a few processes a
 //! sample (see `round`) and within a budget, only where the bounds are too far apart to be a measurement.
+//!
+//! Shares count only if nobody unseen had the pages: neither a fork under way (see `forks`), nor a process that has just
+//! ended. So readings are pending until all forks that may have been under way are over and their children would be seen.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,13 +15,14 @@ use std::time::{Duration, Instant};
 use garden_memory::{Libraries, MIB, Quantity, Sample};
 
 use crate::families::{Bounds, Families};
+use crate::forks::Forks;
 use crate::gpu::{GpuSample, Gpus};
 use crate::huge::Faults;
 use crate::libraries::{Coded, Loaded};
 use crate::machine::{MachineMemory, MachineProbe};
 use crate::process::{Identity, Memory, Process, Shares, has_bit};
 use crate::role::Role;
-use crate::round::{Round, Set, had_visitors};
+use crate::round::{Round, Set, has_lost_one};
 use crate::sharing::{Kinds, Present, Reading, Sharing};
 use crate::time_budget::{Stopwatch, TimeBudget};
 use crate::tree::Tree;
@@ -37,6 +41,28 @@ const GPU_BUDGET: f64 = 0.001;
 /// A process whose counter moves by more than this during a page walk says nothing about the counter's error.
 const STANDS_STILL: u64 = MIB;
 
+/// For this long after its end, a process's pages may still be there: whoever reads its memory keeps them, as `ps` and other
+/// watchers do, and on a busy machine that takes as long as the reader waits for a processor.
+const LINGERS: Duration = Duration::from_millis(500);
+
+/// Readings that count once no fork can have been under way while they were made.
+#[derive(Debug)]
+struct Pending {
+    readings: Vec<Reading>,
+    forks: Forks,
+    /// The families as they are if the readings count.
+    families: Families,
+    /// The readings of the whole round if these are the last ones.
+    finished: Option<Vec<Reading>>,
+}
+
+/// The processes whose shares to read at once.
+#[derive(Clone, Copy)]
+enum Portion {
+    Next,
+    Rest,
+}
+
 /// Samples a process tree.
 #[derive(Debug)]
 pub struct Sampler {
@@ -46,6 +72,9 @@ pub struct Sampler {
     families: Families,
     faults: Faults,
     round: Option<Round>,
+    pending: Option<Pending>,
+    /// When a process of the tree was last found to have ended or called `exec`.
+    ended: Option<Instant>,
     shares_pace: TimeBudget,
     decision_pace: TimeBudget,
     /// Private and shared pages, summed, if all shares were read for the present sample.
@@ -109,6 +138,8 @@ impl Sampler {
             families: Families::default(),
             faults: Faults::new(),
             round: None,
+            pending: None,
+            ended: None,
             shares_pace: TimeBudget::new(SHARES_BUDGET).with_savings(SHARES_SAVINGS, SHARES_BURST),
             decision_pace: TimeBudget::new(DECISION_BUDGET),
             private_and_shared: None,
@@ -152,13 +183,12 @@ impl Sampler {
 
     /// Reads the tree; `None` once no process is left.
     pub fn sample(&mut self) -> Option<TreeSample> {
-        self.tree.look();
         let before = Set::of(&self.present);
-        let mut processes = self.read_counters();
+        let mut processes = self.look();
         // While processes come and go, no round would end.
-        if before == Set::of(&self.present) && self.wants_shares() && self.can_read_shares() {
+        if before == Set::of(&self.present) && self.wants_shares() && self.may_read_shares() && self.can_read_shares() {
             let begin = Stopwatch::start();
-            processes = self.read_some_shares();
+            processes = self.read_shares(Portion::Next);
             self.shares_pace.computed(&begin);
         }
         self.put_together(processes)
@@ -166,21 +196,16 @@ impl Sampler {
 
     /// Reads the tree and, if only bounds of its memory are known, all shares at once, because a decision depends on them.
     ///
-    /// `None` once no process is left, if the bounds are close anyway, or if the budget for this is used up.
+    /// `None` once no process is left, if the bounds are close anyway, or if shares may not be read now or were read too much.
     pub fn measure(&mut self) -> Option<TreeSample> {
-        if self.bounds().are_close() || !self.decision_pace.is_due() {
+        if self.bounds().are_close() || !self.decision_pace.is_due() || !self.may_read_shares() {
             return None;
         }
         let begin = Stopwatch::start();
-        self.tree.look();
-        let mut processes = self.read_counters();
-        self.round = None;
-        // Each call reads a few more, unless a process comes or goes.
-        for _ in 0..self.present.len() {
-            processes = self.read_some_shares();
-            if self.round.is_none() {
-                break;
-            }
+        let mut processes = self.look();
+        if self.may_read_shares() {
+            self.round = None;
+            processes = self.read_shares(Portion::Rest);
         }
         self.decision_pace.computed(&begin);
         self.put_together(processes)
@@ -210,11 +235,26 @@ impl Sampler {
         Some(TreeSample { processes, total, around, libraries: Arc::clone(self.loaded.libraries()) })
     }
 
+    /// Finds new processes, reads all counters, and takes in the pending readings if they count.
+    fn look(&mut self) -> Vec<ProcessSample> {
+        // In this order: the child of a fork that is over is listed.
+        match &mut self.pending {
+            Some(pending) => {
+                pending.forks.look();
+                self.tree.list();
+            }
+            None => self.tree.look(),
+        }
+        let processes = self.read_counters();
+        self.settle();
+        processes
+    }
+
     /// Reads every process's counters and follows which processes came and went.
     fn read_counters(&mut self) -> Vec<ProcessSample> {
         let (mut processes, mut gone) = (Vec::new(), Vec::new());
-        self.zombies.clear();
-        self.present.clear();
+        let before = (std::mem::take(&mut self.present), std::mem::take(&mut self.zombies));
+        let mut has_ended = false;
         for member in self.tree.members() {
             match member.process.memory() {
                 Ok(Some(memory)) => {
@@ -234,12 +274,23 @@ impl Sampler {
                     processes.push(ProcessSample { identity, role, memory, own: memory.rss, gpu: None, caught });
                 }
                 // A zombie has nothing but its process table entry.
-                Ok(None) => self.zombies.push(member.process.identity.pid),
+                Ok(None) => {
+                    self.zombies.push(member.process.identity.pid);
+                    has_ended |= member.process.is_ending();
+                }
                 Err(_) => gone.push(member.process.identity.pid),
             }
         }
         for pid in gone {
             self.tree.remove(pid);
+        }
+        has_ended |= has_lost_one(&before.0, &self.present) || before.1 != self.zombies;
+        if has_ended {
+            self.ended = Some(Instant::now());
+        }
+        self.round.take_if(|round| !round.is_of(&self.present));
+        if has_ended || self.round.is_none() {
+            self.pending = None;
         }
         let huge = self.faults.look();
         if let Some(round) = &mut self.round {
@@ -247,6 +298,9 @@ impl Sampler {
         }
         self.sharing.follow(&self.present);
         self.families.follow(&self.present, huge);
+        if let Some(pending) = &mut self.pending {
+            pending.families.follow(&self.present, huge);
+        }
         processes
     }
 
@@ -258,6 +312,11 @@ impl Sampler {
         !bounds.are_close() || !Bounds { least: bounds.most, most: bounds.most + strangers }.are_close()
     }
 
+    /// Whether shares may count: earlier ones are not pending, and no process that has ended can still have its pages.
+    fn may_read_shares(&self) -> bool {
+        self.pending.is_none() && self.ended.is_none_or(|ended| ended.elapsed() > LINGERS)
+    }
+
     /// Whether the budget allows reading shares. Savings are kept for times when memory moves little enough for a round to end
     /// in a measurement.
     fn can_read_shares(&self) -> bool {
@@ -267,28 +326,49 @@ impl Sampler {
         if will_measure { self.shares_pace.is_due() } else { self.shares_pace.is_affordable() }
     }
 
-    /// Reads the shares of the next few processes, then all counters again, to see whether the processes are still the same.
-    fn read_some_shares(&mut self) -> Vec<ProcessSample> {
-        let round = match self.round.take() {
-            Some(round) if round.is_of(&self.present) => round,
-            _ => Round::new(&self.present, self.families.now()),
+    /// Reads shares, then all counters again, to see whether the processes are still the same.
+    fn read_shares(&mut self, portion: Portion) -> Vec<ProcessSample> {
+        let round = self.round.get_or_insert_with(|| Round::new(&self.present, self.families.now()));
+        let open_ones = open(&self.present, &self.closed);
+        let next = match portion {
+            Portion::Next => round.next(open_ones),
+            Portion::Rest => round.rest(open_ones),
         };
-        let next = round.next(open(&self.present, &self.closed));
         let readings: Vec<Reading> = next.into_iter().filter_map(|pid| self.read_share(pid)).collect();
-        let before = (self.present.clone(), self.zombies.clone());
-        self.round = Some(round);
-        self.tree.look();
+        let forks = Forks::under_way(self.present.iter().map(|process| process.pid));
+        self.tree.list();
+        let ended = self.ended;
         let processes = self.read_counters();
-        let Some(mut round) = self.round.take().filter(|round| round.is_of(&self.present)) else { return processes };
-        if !had_visitors(&before.0, &self.present) && before.1 == self.zombies {
-            readings.iter().for_each(|reading| self.families.hint(reading));
-            round.add(readings);
+        // There is none any more if a process came or went.
+        let Some(round) = self.round.as_ref().filter(|_| self.ended == ended) else { return processes };
+        let mut families = self.families.clone();
+        readings.iter().for_each(|reading| families.hint(reading));
+        let mut round = round.clone();
+        round.add(readings.clone());
+        let finished = round.finished(&self.present, open(&self.present, &self.closed));
+        if let Some(readings) = &finished {
+            families.learn(readings, &round.earlier);
         }
-        match round.finished(&self.present, open(&self.present, &self.closed)) {
-            Some(readings) => self.learn(&readings, &round),
-            None => self.round = Some(round),
-        }
+        self.pending = Some(Pending { readings, forks, families, finished });
+        self.settle();
         processes
+    }
+
+    /// Takes in the pending readings once no fork can have been under way.
+    fn settle(&mut self) {
+        let Some(pending) = self.pending.take_if(|pending| pending.forks.are_over()) else { return };
+        self.families = pending.families;
+        match pending.finished {
+            Some(readings) => {
+                self.round = None;
+                self.learn(&readings);
+            }
+            None => {
+                if let Some(round) = &mut self.round {
+                    round.add(pending.readings);
+                }
+            }
+        }
     }
 
     /// Reads one process's shares, and on the way its counter's error.
@@ -311,12 +391,11 @@ impl Sampler {
         }
     }
 
-    fn learn(&mut self, readings: &[Reading], round: &Round) {
+    fn learn(&mut self, readings: &[Reading]) {
         if readings.is_empty() {
             return;
         }
         self.sharing.learn(readings);
-        self.families.learn(readings, &round.earlier);
         let sum = |of: fn(&Shares) -> u64| readings.iter().map(|reading| of(&reading.shares)).sum::<u64>();
         self.private_and_shared = Some((sum(|shares| shares.private), sum(|shares| shares.shared)));
     }

@@ -5,9 +5,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::*;
 
-/// Holds `SIZE` MiB. `fork N`, `dirty MIB` (by the first fork) and `end` are answered once done.
+/// Holds `SIZE` MiB. `fork N`, `dirty MIB` (by the first fork), `spin` (a thread computes from then on) and `end` are answered once done.
 const PROGRAM: &str = r#"
-import os, sys
+import os, sys, threading
 size = int(sys.argv[1]) << 20
 block = bytearray(b"x") * size
 forks = []
@@ -19,6 +19,9 @@ def serve(inbox, outbox):
         for place in range(0, int(word) << 20, 4096):
             block[place] = 1
         os.write(outbox, b"d")
+def spin():
+    while True:
+        pass
 print("ready", flush=True)
 for line in sys.stdin:
     word, *rest = line.split()
@@ -36,6 +39,8 @@ for line in sys.stdin:
     if word == "dirty":
         os.write(forks[0][1], rest[0].encode())
         os.read(forks[0][2], 1)
+    if word == "spin":
+        threading.Thread(target=spin, daemon=True).start()
     if word == "end":
         for _, end, _ in forks:
             os.close(end)
@@ -190,6 +195,42 @@ fn a_fork_during_a_round_of_readings_begins_it_anew() {
     assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
 }
 
+/// A thread that runs may be in the middle of a fork: the child has the pages already, but cannot be seen yet.
+#[test]
+fn readings_count_once_no_fork_can_be_under_way() {
+    let Some(mut program) = Program::start(200) else { return };
+    let mut sampler = Sampler::of(program.child.id()).unwrap();
+    let alone = rss(&sampler.sample().unwrap());
+    ["fork 1", "dirty 50", "spin"].into_iter().for_each(|request| program.ask(request));
+    sampler.sample().unwrap();
+    sampler.shares_pace.set_due(Instant::now());
+    let sample = sampler.sample().unwrap();
+    assert!(sampler.pending.is_some() && sample.total.is_bound(), "{:?}", sample.total);
+    // It was one.
+    program.ask("fork 1");
+    let sample = sampler.sample().unwrap();
+    assert!(sampler.pending.is_none() && sample.total.is_bound(), "{:?}", sample.total);
+    assert_near(rss(&wait_for_measurement(&mut sampler)), alone + 50 * MIB, 10 * MIB);
+}
+
+/// Whoever reads the memory of a process keeps its pages for a moment after its end.
+#[test]
+fn shares_are_not_read_shortly_after_an_end() {
+    let Some(mut program) = Program::start(200) else { return };
+    let mut sampler = Sampler::of(program.child.id()).unwrap();
+    sampler.sample().unwrap();
+    assert!(sampler.may_read_shares());
+    program.ask("fork 2");
+    sampler.sample().unwrap();
+    assert!(sampler.may_read_shares());
+    program.ask("end");
+    let begin = Instant::now();
+    sampler.sample().unwrap();
+    assert!(!sampler.may_read_shares() || begin.elapsed() > LINGERS);
+    std::thread::sleep(LINGERS);
+    assert!(sampler.may_read_shares());
+}
+
 #[test]
 fn when_a_decision_hangs_on_it_everybody_is_read_at_once() {
     let Some(mut program) = Program::start(200) else { return };
@@ -199,8 +240,14 @@ fn when_a_decision_hangs_on_it_everybody_is_read_at_once() {
     sampler.shares_pace.set_due(Instant::now() + Duration::from_secs(3600));
     program.ask("dirty 50");
     assert!(sampler.sample().unwrap().total.is_bound());
-    let sample = sampler.measure().unwrap();
-    assert!(!sample.total.is_bound(), "{:?}", sample.total);
+    let mut sample = sampler.measure().unwrap();
+    // The fork that wrote may still be on its way to sleep.
+    let patience = Instant::now() + Duration::from_secs(30);
+    while sample.total.is_bound() {
+        assert!(Instant::now() < patience, "{:?}", sample.total);
+        std::thread::sleep(Duration::from_millis(5));
+        sample = sampler.sample().unwrap();
+    }
     assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
     // There is nothing more to measure.
     assert!(sampler.measure().is_none());

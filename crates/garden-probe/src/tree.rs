@@ -117,6 +117,11 @@ impl Tree {
         if is_settled && !self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             return;
         }
+        self.list();
+    }
+
+    /// Finds new processes even if their ids were given out long ago.
+    pub fn list(&mut self) {
         let alive = process_ids();
         self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
         // A watcher started by the tree it watches is not part of it: it would wait for itself to end.
