@@ -13,8 +13,15 @@ use crate::template::{Content, Part};
 const TAG_START: &str = "<img>";
 const TAG_END: &str = "</img>";
 /// Placeholders of other models, which mean nothing here.
-const OTHER_PLACEHOLDERS: [&str; 7] = [
+const OTHER_PLACEHOLDERS: [&str; 14] = [
+    "<Image>",
+    "<IMAGE>",
+    "</image>",
+    "<img></img>",
     "<|image|>",
+    "<|img|>",
+    "<|begin_of_image|>",
+    "<|media_pad|>",
     "<start_of_image>",
     "<image_soft_token>",
     "<image_placeholder>",
@@ -54,7 +61,8 @@ impl Draft<'_, '_> {
             let error = self.error(field, format!("contains `{token}`, which only the chat template may write"));
             return Err(error.with_hint("write `<image>` where a picture goes, or take the token out"));
         }
-        let numbered = || ["<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
+        let numbered =
+            || ["<image", "<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
         let others = || OTHER_PLACEHOLDERS.into_iter().find(|placeholder| text.contains(placeholder));
         if let Some(placeholder) = numbered().or_else(others).filter(|_| self.has_row_pictures) {
             let error = self.error(field, format!("contains `{placeholder}`, which shows no picture here"));
