@@ -29,10 +29,12 @@ use crate::example::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects,
 use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
+pub use placeholders::picture_token;
 use placeholders::tagged;
 use unused::path_of;
 
-const PLACEHOLDER: &str = "<image>";
+/// Where a text of a row shows the row's next picture.
+pub const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
 const INSTRUCTION: &str = "instruction";
 pub(crate) const PROMPTS: [&str; 5] = ["prompt", "text", "question", "query", INSTRUCTION];

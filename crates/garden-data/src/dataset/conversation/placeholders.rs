@@ -57,7 +57,7 @@ impl Draft<'_, '_> {
 
     /// Refuses tokens and placeholders that would be trained as text, or as a picture that is not there.
     pub(super) fn check_placeholders(&self, field: &str, text: &str) -> Result<(), Error> {
-        if let Some(token) = PICTURE_TOKENS.iter().find(|token| text.contains(**token)) {
+        if let Some(token) = picture_token(text) {
             let error = self.error(field, format!("contains `{token}`, which only the chat template may write"));
             return Err(error.with_hint("write `<image>` where a picture goes, or take the token out"));
         }
@@ -70,6 +70,11 @@ impl Draft<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// A token in a text that only the chat template may write: it would stand for a picture.
+pub fn picture_token(text: &str) -> Option<&'static str> {
+    PICTURE_TOKENS.into_iter().find(|token| text.contains(token))
 }
 
 /// The pictures that a text names in `<img>`: where, and which file.
