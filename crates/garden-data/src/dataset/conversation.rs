@@ -681,6 +681,10 @@ impl<'p, 'a> Draft<'p, 'a> {
                     return Err(self.error(&format!("{field}.{REFUSAL}"), format!("is missing: the part has {names}")));
                 }
             },
+            "image" | "image_url" if speaker == Speaker::Assistant => {
+                let error = self.error(&kind_field, format!("is `{kind}`: answers cannot show pictures"));
+                return Err(error.with_hint("put the picture into the question"));
+            }
             "image" | "image_url" => {
                 let own = part.take_any(&["image_url", "image", "url", "path", "bytes", "base64", "source"]);
                 self.check_index(field, &mut part, own.is_some())?;

@@ -176,6 +176,8 @@ const WORDS: &[(Looks, &[&str])] = &[
             "completion",
             "completions",
             "reply",
+            "assistant",
+            "gpt",
             "target",
             "targets",
             "solution",
