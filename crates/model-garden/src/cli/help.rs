@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Command;
-use clap::builder::Styles;
+use clap::builder::{StyledStr, Styles};
 use clap::error::{ContextKind, ContextValue};
 
 /// Commands by job, in the order in which somebody meets them.
@@ -67,11 +67,24 @@ pub(super) fn with_fair_suggestions(mut error: clap::Error, command: &Command) -
         let kept: Vec<String> = names.iter().filter(|name| !hidden(name) && is_near(name)).cloned().collect();
         if kept.is_empty() {
             error.remove(kind);
+            // It has the option that was suggested.
+            if let Some(usage) = usage_of_given(command) {
+                error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+            }
         } else if kept.len() < names.len() {
             error.insert(kind, ContextValue::Strings(kept));
         }
     }
     error
+}
+
+/// The usage of the command on the command line.
+fn usage_of_given(command: &Command) -> Option<StyledStr> {
+    let mut command = command.clone();
+    command.build();
+    let mut words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+    let name = words.find(|word| command.find_subcommand(word).is_some())?;
+    Some(command.find_subcommand_mut(name)?.render_usage())
 }
 
 #[cfg(test)]

@@ -16,12 +16,7 @@ const NAME: &str = "model-garden";
 /// Prints the completions for a shell.
 pub fn completions(arguments: &cli::Completions, printer: &Printer) -> Result<Outcome, Failure> {
     let mut written = Vec::new();
-    clap_complete::generate(
-        arguments.shell,
-        &mut with_fair_suggestions_options(&shown(Cli::whole())),
-        NAME,
-        &mut written,
-    );
+    clap_complete::generate(arguments.shell, &mut without_hidden_options(&shown(Cli::whole())), NAME, &mut written);
     // For Bash, clap_complete (up to 4.6.11) writes a program's name with a hyphen in two ways, and then finds no command (clap issue 6421).
     let text = String::from_utf8_lossy(&written).replace("model__subcmd__garden", "model__garden");
     printer.out(&text)?;
@@ -90,7 +85,7 @@ fn shown(command: clap::Command) -> clap::Command {
 
 /// The commands with the options that are shown. Shells need no more than their names and values: what options have to do with each other may name
 /// hidden ones, and is left out.
-fn with_fair_suggestions_options(command: &clap::Command) -> clap::Command {
+fn without_hidden_options(command: &clap::Command) -> clap::Command {
     let bare = |option: &clap::Arg| {
         let mut bare = clap::Arg::new(option.get_id().clone())
             .action(option.get_action().clone())
