@@ -106,7 +106,7 @@ pub(crate) struct Footer {
 pub(crate) enum Wanted<'a> {
     /// Those that mean something, those whose names look as if they did, and these.
     Meant(&'a FieldNames, &'a [String]),
-    /// All others, but for those that the user leaves out.
+    /// All others that have texts or bytes, but for those that the user leaves out.
     Others(&'a FieldNames),
 }
 
@@ -251,6 +251,10 @@ impl Schema<'_> {
     fn leaf(&mut self, element: &Item, leaf: Leaf, wanted: Option<&str>) -> Option<Kind> {
         self.ordinal += 1;
         let path = wanted?;
+        // The name of a column says all that numbers can.
+        if element.int(1) != Some(BYTE_ARRAY) && matches!(self.wanted, Wanted::Others(_)) {
+            return None;
+        }
         if element.int(1) != Some(BYTE_ARRAY) {
             // Columns of nulls have a type of their own.
             let is_null = element.field(10).is_some_and(|logical| logical.field(11).is_some());
