@@ -69,8 +69,9 @@ fn named_folder(path: &str) -> Result<PathBuf, Error> {
 impl Thing {
     /// How to get what is not in the cache; a model only if it can be of a kind that is supported.
     fn download(self, name: &str, option: &str) -> String {
-        let name_has = |word: &&str| name.to_ascii_lowercase().contains(word);
-        let is_other = self == Thing::Model && (!name_has(&"qwen2.5-vl") || UNREAD.iter().any(|word| name_has(word)));
+        let lower = name.to_ascii_lowercase();
+        let is_read = lower.contains("qwen2.5-vl") && !UNREAD.iter().any(|word| lower.contains(word));
+        let is_other = self == Thing::Model && !is_read;
         match is_other {
             true => format!("nothing is downloaded here; {SUPPORTED}"),
             false => format!("nothing is downloaded here: run `hf download {option}{name}`"),
