@@ -13,6 +13,8 @@ import json
 import pathlib
 import shutil
 import tarfile
+from base64 import b64encode
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +69,7 @@ def img2dataset(out):
 def webdataset(out):
     archive(out / "webdataset-cls.tar", [("0.jpg", GATE), ("0.cls", "7"), ("0.txt", "A sign.")])
     archive(out / "webdataset-questions.tar", [("0.jpg", GATE), ("0.question.txt", "Which gate?"), ("0.answer.txt", "B14.")])
+    archive(out / "webdataset-formats.tar", [("0.avif", b"\0\0\0 ftypavif"), ("0.json", '{"prompt": "q", "response": "a"}'), ("1.jpg", GATE), ("1.wav", b"RIFF"), ("1.txt", "A sign.")])
     archive(out / "webdataset-masks.tar", [("0.jpg", GATE), ("0.mask.png", RECEIPT), ("0.txt", "A sign.")])
 
 
@@ -82,6 +85,22 @@ def hub(out):
     table(out / "the-cauldron.parquet", rows, images=pa.list_(image), texts=pairs)
 
 
+    table(out / "mmbench.parquet", [{"question": "q", "hint": None, "A": "x", "B": "y", "C": None, "answer": "A", "image": picture}], image=image, C=pa.string())
+    table(out / "hub-captions.parquet", [{"image": picture, "caption": ["A sign.", "An airport."]}, {"image": picture, "caption": ["A sign."]}], image=image)
+    # Names that say nothing: what the columns are shows in their values.
+    base64 = b64encode(GATE).decode()
+    table(out / "hub-values.parquet", [{"q": 1, "blob": GATE, "question": "q", "answer": "a"}])
+    table(out / "hub-base64.parquet", [{"data_uri": base64, "question": "q", "answer": "a"}])
+    table(out / "hub-text.parquet", [{"text": "The sky is blue.", "id": 1}])
+    table(out / "hub-skip.parquet", [{"question": "q", "answer": "a", "skip": False}, {"question": "q", "answer": "a", "skip": True}])
+    table(out / "hub-types.parquet", [{"question": "q", "answer": Decimal("3.14")}])
+    pair = [{"from": "human", "value": "q", "weight": None}, {"from": "gpt", "value": "a", "weight": None}]
+    table(out / "openhermes.parquet", [{"conversations": pair, "system_prompt": None, "custom_instruction": None, "source": "x", "category": None, "model_name": None, "skip_prompt_formatting": None}])
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    other = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]
+    table(out / "preference-turns.parquet", [{"chosen": turns, "rejected": other, "score_chosen": 1.0, "score_rejected": 0.5}])
+
+
 def folders(out):
     donut = folder(out / "donut")
     truth = json.dumps({"gt_parse": {"gate": "B14"}})
@@ -93,6 +112,9 @@ def folders(out):
         csv.writer(file).writerows([["file_name", "text"], ["gate.jpg", "A sign, at an airport."]])
     for path in (donut, captions, tables):
         (path / "gate.jpg").write_bytes(GATE)
+    texts = folder(out / "captions-beside")
+    (texts / "gate.jpg").write_bytes(GATE)
+    (texts / "gate.txt").write_text("A sign at an airport.\n")
     classes = folder(out / "classes")
     for name in ("receipt", "sign"):
         (classes / name).mkdir()

@@ -6,7 +6,7 @@
 
 pub(crate) mod base64;
 mod calls;
-mod conversation;
+pub(crate) mod conversation;
 mod convert;
 pub(crate) mod field_names;
 pub(crate) mod file;

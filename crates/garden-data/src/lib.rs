@@ -13,6 +13,7 @@ mod survey;
 mod template;
 mod tokenizer;
 
+pub use dataset::conversation::{PLACEHOLDER, picture_token};
 pub use dataset::field_names::{FieldMeanings, FieldNames, IgnoredFields};
 pub use dataset::file::read_picture;
 pub use dataset::free::{Json, Real};

@@ -30,7 +30,7 @@ const NEWER: &str = "chat_template.jinja";
 /// The message field with the assistant's tool calls.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
 /// Names of the field with an assistant's reasoning. transformers copies it to the first two, which templates read.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+pub(crate) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

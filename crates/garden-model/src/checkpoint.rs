@@ -34,6 +34,9 @@ use crate::network::role::Declared;
 use garden_files::open;
 use garden_input::Config;
 
+/// The kernel brings pages around a page of a file that is touched, if its cache has them: 64 KiB, unless `fault_around_bytes` says otherwise.
+const BROUGHT_ALONG: usize = 64 << 10;
+
 /// The files of a checkpoint and the location of each tensor.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -395,14 +398,16 @@ impl Tensor<'_> {
         self.forget_part(0..self.bytes.len());
     }
 
-    /// Drops the pages of a byte range; neighbours that share these pages are read again, too.
+    /// Drops the pages of a byte range, and those around it that the kernel brought along; neighbours on them are read again, too.
     pub(crate) fn forget_part(&self, part: Range<usize>) {
         let begin = self.begin + part.start;
         match self.pages {
             Pages::None => {}
             Pages::File(map) => {
+                let first = begin.saturating_sub(BROUGHT_ALONG);
+                let end = (begin + part.len() + BROUGHT_ALONG).min(map.len());
                 // SAFETY: the mapping is of a file and only read, so the same bytes come back.
-                let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
+                let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, first, end - first) };
                 // If the kernel ignores the advice it keeps the pages, which is harmless.
                 drop(told);
             }

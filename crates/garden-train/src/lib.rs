@@ -41,7 +41,7 @@ pub use plan::{
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
     DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, OnResume, Optim, Owner, Recipe, RecipeError,
-    Recompute, Scheduler, find_field, ignored,
+    Recompute, Scheduler, find_field, ignored, is_near,
 };
 pub use run_end::{End, Proof, RUN_END, Resident, RunEnd};
 pub use schedule::Schedule;

@@ -18,7 +18,7 @@ use garden_model::{LoraConfig, Part};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use fields::{FIELDS, Field, IGNORED, OnResume, Owner, find as find_field, ignored};
+pub use fields::{FIELDS, Field, IGNORED, OnResume, Owner, find as find_field, ignored, is_near};
 pub(crate) use lists::paths;
 pub(crate) use size::written;
 

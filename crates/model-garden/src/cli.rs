@@ -56,7 +56,7 @@ impl Cli {
         let mut command = Cli::whole();
         let read = command.try_get_matches_from_mut(std::env::args_os());
         let read = read.and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
-        read.map_err(|error| help::without_hidden(error, &command))
+        read.map_err(|error| help::with_fair_suggestions(error, &command))
     }
 }
 

@@ -29,10 +29,12 @@ use crate::example::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects,
 use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
+pub use placeholders::picture_token;
 use placeholders::tagged;
 use unused::path_of;
 
-const PLACEHOLDER: &str = "<image>";
+/// Where a text of a row shows the row's next picture.
+pub const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
 const INSTRUCTION: &str = "instruction";
 pub(crate) const PROMPTS: [&str; 5] = ["prompt", "text", "question", "query", INSTRUCTION];
@@ -50,7 +52,7 @@ const TRAIN: &str = "train";
 const WEIGHTS: [&str; 4] = ["weight", "loss", "loss_scale", TRAIN];
 const LISTS: [&str; 2] = ["messages", "conversations"];
 /// Unsupported fields that change the meaning of a row, and what to do instead.
-const REFUSED: [(&str, &str, Option<&str>); 6] = [
+const REFUSED: [(&str, &str, Option<&str>); 10] = [
     ("video", "videos are not supported", None),
     ("videos", "videos are not supported", None),
     ("audio", "audio is not supported", None),
@@ -59,9 +61,18 @@ const REFUSED: [(&str, &str, Option<&str>); 6] = [
     (
         "chat_template_kwargs",
         "template settings are the same for all rows",
-        Some("use `--chat-template FILE` for another template"),
+        Some(
+            "use `--chat-template FILE` for another template; `--ignore-field chat_template_kwargs` trains without them",
+        ),
     ),
+    ("min_pixels", BOUNDS, Some(BOUNDS_HINT)),
+    ("max_pixels", BOUNDS, Some(BOUNDS_HINT)),
+    ("resized_height", BOUNDS, Some(BOUNDS_HINT)),
+    ("resized_width", BOUNDS, Some(BOUNDS_HINT)),
 ];
+const BOUNDS: &str = "sizes of a picture belong to its part of a message";
+const BOUNDS_HINT: &str = "put `min_pixels` and `max_pixels` into parts of type `image`, or pass `--max-pixels` for all rows; `--ignore-field` leaves them out";
+
 /// Whether a table column is read.
 pub(crate) fn is_known(column: &str) -> bool {
     is_meaning(column) || REFUSED.iter().any(|(name, ..)| *name == column)
@@ -140,7 +151,7 @@ impl<'a> Row<'a> {
         };
         let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place, names) };
         draft.ignored = names.leave_out("", &mut object);
-        draft.check_members(self.unread)?;
+        draft.check_unread(self.unread)?;
         names.rename(place, &mut object)?;
         draft.refuse(&mut object)?;
         let of_row = row_pictures(place, &mut object)?;
@@ -341,7 +352,10 @@ impl<'p, 'a> Draft<'p, 'a> {
         let Some((field, system)) = object.take_any(&SYSTEMS).filter(|(_, system)| !system.is_empty()) else {
             return Ok(());
         };
-        let text = self.text(field, system)?;
+        let Value::Text(text) = system else {
+            let error = self.error(field, format!("is {system}, not a string"));
+            return Err(error.with_hint("write its texts as one string"));
+        };
         self.push(field, Message::text("system", &text));
         Ok(())
     }
@@ -398,9 +412,23 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
         self.has_one_system("prompt")?;
         match answer {
+            // One answer of possibly several is a text, too.
+            (field, Value::List(mut list)) if matches!(&list[..], [Value::Text(_)]) => {
+                let answer = self.text(field, list.remove(0))?;
+                let answer = self.answer(field, answer)?;
+                self.push(field, Message::text("assistant", &answer));
+            }
+            (field, Value::List(list)) if list.iter().any(|one| matches!(one, Value::Text(_))) => {
+                let problem = format!("is a list of {}: only one answer is trained", list.len());
+                return Err(self.error(field, problem).with_hint("write the one to train as a string"));
+            }
             (field, answer @ Value::List(_)) => {
                 self.read_messages(field, answer, Weight::Usual)?;
                 self.ends_with_answer(field)?;
+            }
+            (field, answer @ (Value::Integer(_) | Value::Number(_) | Value::Bool(_))) => {
+                let error = self.error(field, format!("is {answer}, not a string"));
+                return Err(error.with_hint("write as a string what the model should say"));
             }
             (field, answer) => {
                 let answer = self.text(field, answer)?;
@@ -413,7 +441,10 @@ impl<'p, 'a> Draft<'p, 'a> {
 
     fn read_messages(&mut self, field: &str, messages: Value<'a>, weight: Weight) -> Result<(), Error> {
         let Value::List(messages) = messages else {
-            return Err(self.error(field, format!("is {messages}, not a list of messages")));
+            let error = self.error(field, format!("is {messages}, not a list of messages"));
+            let is_json = matches!(&messages, Value::Text(text) if text.starts_with(['[', '{']));
+            let hint = "it is JSON as text: write what `json.loads` makes of it";
+            return Err(if is_json { error.with_hint(hint) } else { error });
         };
         if messages.is_empty() {
             return Err(self.error(field, "is an empty list"));
@@ -629,7 +660,10 @@ impl<'p, 'a> Draft<'p, 'a> {
         let kind_field = format!("{field}.type");
         let names = part.names();
         let Some(kind) = part.take("type") else {
-            return Err(self.error(&kind_field, format!("is missing: the part has {names}")));
+            let error = self.error(&kind_field, format!("is missing: the part has {names}"));
+            return Err(
+                error.with_hint("`{\"type\": \"text\", \"text\": ...}` or `{\"type\": \"image\", \"image\": ...}`")
+            );
         };
         let kind = self.text(&kind_field, kind)?;
         let read = match kind.as_str() {
@@ -647,6 +681,10 @@ impl<'p, 'a> Draft<'p, 'a> {
                     return Err(self.error(&format!("{field}.{REFUSAL}"), format!("is missing: the part has {names}")));
                 }
             },
+            "image" | "image_url" if speaker == Speaker::Assistant => {
+                let error = self.error(&kind_field, format!("is `{kind}`: answers cannot show pictures"));
+                return Err(error.with_hint("put the picture into the question"));
+            }
             "image" | "image_url" => {
                 let own = part.take_any(&["image_url", "image", "url", "path", "bytes", "base64", "source"]);
                 self.check_index(field, &mut part, own.is_some())?;

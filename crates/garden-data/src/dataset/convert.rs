@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use super::value::Object;
+use super::conversation::is_known;
+use super::value::{Object, Value};
 
 /// What writes each row of a Python generator as JSON.
 fn rows_command(setup: &str, row: &str, each: &str, to: &str) -> String {
@@ -29,7 +30,7 @@ pub(super) fn of_table(path: &Path, beginning: &[u8]) -> Option<String> {
     let named = |separator: char| {
         let columns: Vec<&str> =
             header.split(separator).map(|name| name.trim_matches(['"', ' ', '\u{feff}'])).collect();
-        columns.len() > 1 && columns.iter().any(|name| super::conversation::is_known(name))
+        columns.len() > 1 && columns.iter().any(|name| is_known(name))
     };
     let tab = match ending.as_str() {
         "csv" => header.contains('\t') && !header.contains(','),
@@ -58,6 +59,15 @@ pub(super) fn classes_command(folder: &Path) -> String {
     rows_command(&setup, row, each, &format!("'{folder}/metadata.jsonl'"))
 }
 
+/// The command for a folder with a text beside each picture, as trainers of picture generators have it.
+pub(super) fn captions_command(folder: &Path) -> String {
+    let folder = inside(folder);
+    let setup = format!("d = pathlib.Path('{folder}'); ");
+    let row = "{'file_name': p.name, 'response': p.with_suffix('.txt').read_text().strip()}";
+    let each = "p in sorted(d.iterdir()) if p.suffix.lower() in ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff') and p.with_suffix('.txt').exists()";
+    rows_command(&setup, row, each, &format!("'{folder}/metadata.jsonl'"))
+}
+
 /// A file that is one JSON object with everything in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whole {
@@ -66,6 +76,7 @@ enum Whole {
     Questions,
     Annotations,
     Via,
+    LabelMe,
 }
 
 /// What a JSON file is that is one object of another tool, and the command that converts it; from its beginning and its end.
@@ -76,6 +87,7 @@ pub(super) fn of_object(path: &Path, beginning: &[u8], end: &[u8]) -> Option<(St
     let kind = match () {
         () if ["messages", "conversations", "prompt", "question", "response"].into_iter().any(has) => return None,
         () if has("questions") => Whole::Questions,
+        () if has("imagePath") && has("shapes") => Whole::LabelMe,
         () if has("_via_img_metadata") => Whole::Via,
         () if has("info") || has("licenses") || has("categories") || has("annotations") => match () {
             () if shows("\"multiple_choice_answer\"") => Whole::Annotations,
@@ -83,7 +95,11 @@ pub(super) fn of_object(path: &Path, beginning: &[u8], end: &[u8]) -> Option<(St
             () if shows("\"bbox\"") || shows("\"supercategory\"") => Whole::CocoBoxes,
             () => return None,
         },
-        () => return None,
+        () => {
+            let name = AROUND_ROWS.into_iter().find(|name| has(name) && begins_rows(beginning, name))?;
+            let hint = unwrap_command(name, &inside(path), &beside(path, "rows.json"));
+            return Some(("is one JSON object".into(), hint));
+        }
     };
     Some(kind.told(path))
 }
@@ -133,13 +149,18 @@ impl Whole {
                 "is one JSON object: answers of VQA, whose questions are in another file".into(),
                 "pass the file of the questions: its message has the command that joins both".into(),
             ),
-            Whole::Via => (
-                "is one JSON object: a project of VGG Image Annotator".into(),
-                "write a line such as `{\"image\": \"a.jpg\", \"prompt\": ..., \"response\": ...}` for each picture"
-                    .into(),
-            ),
+            Whole::Via => ("is one JSON object: a project of VGG Image Annotator".into(), A_LINE_EACH.into()),
+            Whole::LabelMe => ("is one JSON object: a file of LabelMe".into(), A_LINE_EACH.into()),
         }
     }
+}
+
+/// Whether a text has a key with a list of objects.
+fn begins_rows(text: &[u8], key: &str) -> bool {
+    let key = format!("\"{key}\"");
+    let Some(place) = memchr::memmem::find(text, key.as_bytes()) else { return false };
+    let behind = text[place + key.len()..].iter().filter(|byte| !byte.is_ascii_whitespace());
+    behind.take(3).eq(b":[{")
 }
 
 /// The keys of the first object of a text, as far as they are there.
@@ -177,13 +198,45 @@ fn end_of_text(text: &[u8]) -> Option<usize> {
     })
 }
 
+/// Names of the list of rows in a file that is one object.
+const AROUND_ROWS: [&str; 8] = ["data", "rows", "examples", "items", "samples", "records", "instances", "train"];
+
+/// What to do with the annotations of pictures.
+const A_LINE_EACH: &str =
+    "write a line such as `{\"image\": \"a.jpg\", \"prompt\": ..., \"response\": ...}` for each picture";
+
 /// What to do with a row that another tool exports and that has no conversation.
-pub(super) fn known_export(object: &Object) -> Option<&'static str> {
+pub(super) fn known_export(object: &Object) -> Option<String> {
+    if let Some(known) = known_row(object) {
+        return Some(known.to_string());
+    }
+    let is_rows = |value: &Value| matches!(value, Value::List(list) if matches!(list.first(), Some(Value::Object(_))));
+    let (name, _) = object.0.iter().find(|(name, value)| AROUND_ROWS.contains(&name.as_ref()) && is_rows(value))?;
+    Some(unwrap_command(name, "FILE.json", "'ROWS.json'"))
+}
+
+/// How to take the rows out of one object.
+fn unwrap_command(name: &str, from: &str, to: &str) -> String {
+    format!(
+        "are the rows in `{name}`? `python3 -c \"import json, sys; json.dump(json.load(open('{from}'))['{name}'], sys.stdout)\" > {to}` writes that list as a file of its own"
+    )
+}
+
+/// What to do with a row of a known tool.
+fn known_row(object: &Object) -> Option<&'static str> {
     let has = |name: &str| object.0.iter().any(|(key, _)| key == name);
     if has("annotations") && has("data") {
         return Some(
             "this is a task of Label Studio, whose answers depend on its labelling interface: write a line such as \
              `{\"image\": ..., \"prompt\": ..., \"response\": ...}` for each",
+        );
+    }
+    if has("imagePath") && has("shapes") {
+        return Some(A_LINE_EACH);
+    }
+    if has("schemaVersion") {
+        return Some(
+            "this is Amazon's format: write parts as `{\"type\": \"text\", \"text\": ...}`, and `system` as one string",
         );
     }
     if has("preferred_output") {

@@ -84,9 +84,18 @@ fn no_files(folder: &Path) -> Error {
         let command = convert::table_command(&table, has_ending(&table, &["tsv"]));
         return error.with_hint(format!("`{}` has to be converted: `{command}`", table.display()));
     }
-    let Some(picture) = find(folder, DEPTH, &|path| has_ending(path, &PICTURES)) else {
+    let find_picture = |folder: &Path| find(folder, DEPTH, &|path| has_ending(path, &PICTURES));
+    // The rows that are trained, where there are folders for splits.
+    let of_training = || SPLITS[0].1.iter().find_map(|name| find_picture(&folder.join(name)));
+    let Some(picture) = of_training().or_else(|| find_picture(folder)) else {
         return error.with_hint("pass the folder or the file that has the rows");
     };
+    if let Some(beside) = picture.parent().filter(|_| picture.with_extension("txt").exists()) {
+        return error.with_hint(format!(
+            "do the texts say what the pictures show? `{}` writes that down as rows",
+            convert::captions_command(beside)
+        ));
+    }
     // A folder of pictures for each class, perhaps inside of one for each split.
     let classes = picture.parent().and_then(Path::parent).filter(|parent| parent.starts_with(folder));
     match classes {

@@ -31,6 +31,10 @@ pub fn cache() -> Option<PathBuf> {
         .or_else(|| Some(folder("HOME")?.join(".cache/huggingface/hub")))
 }
 
+/// Formats of weights that are not read, as names of models have them.
+const UNREAD: [&str; 12] =
+    ["awq", "gptq", "gguf", "fp8", "int8", "int4", "-8bit", "mlx", "exl2", "onnx", "openvino", "w4a16"];
+
 /// Kind of hub repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
@@ -65,7 +69,9 @@ fn named_folder(path: &str) -> Result<PathBuf, Error> {
 impl Thing {
     /// How to get what is not in the cache; a model only if it can be of a kind that is supported.
     fn download(self, name: &str, option: &str) -> String {
-        let is_other = self == Thing::Model && !name.to_ascii_lowercase().contains("qwen2.5-vl");
+        let lower = name.to_ascii_lowercase();
+        let is_read = lower.contains("qwen2.5-vl") && !UNREAD.iter().any(|word| lower.contains(word));
+        let is_other = self == Thing::Model && !is_read;
         match is_other {
             true => format!("nothing is downloaded here; {SUPPORTED}"),
             false => format!("nothing is downloaded here: run `hf download {option}{name}`"),

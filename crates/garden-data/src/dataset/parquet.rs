@@ -20,13 +20,17 @@ use super::field_names::FieldNames;
 use super::picture::Beside;
 use super::reach::Reach;
 use super::stored::Stored;
+use super::suspect::looks_like;
 use super::value::Value;
 use crate::error::Error;
-use footer::Footer;
+use footer::{Footer, Wanted};
 use rows::GroupReader;
 
 /// Idle readers kept for all files of a dataset together; sequential reads continue with them.
 const KEPT: usize = 8;
+
+/// Rows in which columns with names that say nothing are looked at: what their values are shows in the first ones.
+const LOOKED_AT: u64 = 16;
 
 /// Whether a file starts like Parquet.
 pub(crate) fn is_parquet(beginning: &[u8]) -> bool {
@@ -73,7 +77,8 @@ impl Parquet {
         names: &FieldNames,
     ) -> Result<Parquet, Error> {
         let stored = Stored::new(path)?;
-        let footer = Footer::read(&stored, &stored.open()?, names)?;
+        let also = telling_columns(&stored, names)?;
+        let footer = Footer::read(&stored, &stored.open()?, Wanted::Meant(names, &also))?;
         let rows = footer.groups.last().map_or(0, |group| group.first_row + group.rows);
         let rows = usize::try_from(rows).map_err(|_| Error::dataset(path, format!("says that it has {rows} rows")))?;
         Ok(Parquet { stored, footer, rows, number, readers: readers.clone(), reach: reach.clone() })
@@ -137,6 +142,23 @@ impl Parquet {
         }
         readers.remove(place).map(|kept| kept.reader)
     }
+}
+
+/// Columns that look like something to learn from by their values alone, such as the paths of pictures. A column that cannot be read is none.
+fn telling_columns(stored: &Stored, names: &FieldNames) -> Result<Vec<String>, Error> {
+    let file = Arc::new(stored.open()?);
+    let others = Footer::read(stored, &file, Wanted::Others(names))?;
+    let Some(group) = others.groups.iter().find(|group| group.rows > 0) else { return Ok(Vec::new()) };
+    let mut telling: Vec<String> = Vec::new();
+    let mut reader = GroupReader::new(&file, &others, group);
+    for row in 0..group.rows.min(LOOKED_AT) {
+        for (name, value) in reader.read_each(&others, row) {
+            if !telling.contains(&name) && looks_like(&name, &value, false).is_some() {
+                telling.push(name);
+            }
+        }
+    }
+    Ok(telling)
 }
 
 #[cfg(test)]

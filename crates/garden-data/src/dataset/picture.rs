@@ -75,6 +75,10 @@ impl PictureField<'_> {
         let name = format!("{place}: {field}");
         match self.value {
             Value::Bytes(data) => make(Found { place, field, name, contents: Contents::Bytes(data) }),
+            Value::Text(text) if text.is_empty() => {
+                Err(Error::row_field(place, field, "is empty, and names no picture")
+                    .with_hint("write null, or leave the field out, where a row has no picture"))
+            }
             Value::Text(text) => match written_here(&text).or_else(|| is_base64_field(field).then_some(Ok(&*text))) {
                 Some(base64) => {
                     let base64 = base64.map_err(|problem| Error::row_field(place, field, problem))?;

@@ -11,8 +11,10 @@ use super::value::{Object, Value};
 pub(crate) enum Looks {
     Question,
     Answer,
+    Reasoning,
     System,
     Picture,
+    Recording,
     Label,
     Rejected,
     Mask,
@@ -26,8 +28,10 @@ impl Looks {
         match self {
             Looks::Question => "a question",
             Looks::Answer => "an answer",
+            Looks::Reasoning => "the reasons of an answer",
             Looks::System => "a system prompt",
             Looks::Picture => "a picture",
+            Looks::Recording => "a video or a sound",
             Looks::Label => "a label",
             Looks::Rejected => "a rejected answer",
             Looks::Mask => "a mask of what is trained",
@@ -45,7 +49,7 @@ impl Looks {
             Looks::Picture => Some("image"),
             Looks::History => Some("history"),
             Looks::Conversation => Some("messages"),
-            Looks::Mask | Looks::Rejected => None,
+            Looks::Mask | Looks::Rejected | Looks::Reasoning | Looks::Recording => None,
         }
     }
 }
@@ -135,14 +139,31 @@ const ABOUT: &[&str] = &[
     "end",
     "span",
     "template",
+    "config",
+    "configs",
+    "settings",
+    "params",
+    "parameters",
+    "kwargs",
+    "fingerprint",
+    "effort",
+    "no",
+    "difficult",
 ];
 /// Words of each kind, the more telling ones first.
 const WORDS: &[(Looks, &[&str])] = &[
     (Looks::Mask, &["mask", "masks", "masked", "segmentation", "seg", "depth", "loss", "kto"]),
     (Looks::Rejected, &["rejected"]),
-    (Looks::Label, &["label", "labels", "cls", "class", "classes", "preference", "feedback", "desirable"]),
+    (
+        Looks::Label,
+        &["label", "labels", "cls", "class", "classes", "preference", "preferred", "winner", "feedback", "desirable"],
+    ),
     (Looks::System, &["system"]),
     (Looks::History, &["history", "histories", "previous"]),
+    (
+        Looks::Reasoning,
+        &["reasoning", "thinking", "thought", "thoughts", "cot", "rationale", "rationales", "explanation"],
+    ),
     (
         Looks::Answer,
         &[
@@ -155,6 +176,8 @@ const WORDS: &[(Looks, &[&str])] = &[
             "completion",
             "completions",
             "reply",
+            "assistant",
+            "gpt",
             "target",
             "targets",
             "solution",
@@ -167,8 +190,14 @@ const WORDS: &[(Looks, &[&str])] = &[
             "description",
             "descriptions",
             "transcription",
-            "explanation",
-            "rationale",
+            "transcript",
+            "transcripts",
+            "summary",
+            "translation",
+            "correction",
+            "corrected",
+            "gold",
+            "suffix",
             "txt",
         ],
     ),
@@ -196,11 +225,10 @@ const WORDS: &[(Looks, &[&str])] = &[
             "filename",
             "filenames",
             "filepath",
-            "video",
-            "videos",
             "pixels",
         ],
     ),
+    (Looks::Recording, &["video", "videos", "audio", "audios"]),
     (
         Looks::Question,
         &[
@@ -235,6 +263,10 @@ const WORDS: &[(Looks, &[&str])] = &[
             "evidence",
             "background",
             "story",
+            "lecture",
+            "content",
+            "contents",
+            "prefix",
             "ocr",
         ],
     ),
@@ -244,13 +276,33 @@ const WORDS: &[(Looks, &[&str])] = &[
     ),
 ];
 /// Names that say of a row or a message whether, or how much, it is trained.
-const MASKS: [&str; 9] =
-    ["kto_tag", "train", "training", "trainable", "train_detail", "weight", "weights", "supervise", "learn"];
+const MASKS: [&str; 12] = [
+    "kto_tag",
+    "train",
+    "training",
+    "trainable",
+    "is_train",
+    "train_detail",
+    "weight",
+    "weights",
+    "sample_weight",
+    "example_weight",
+    "supervise",
+    "learn",
+];
 /// Names that say the same, with yes or no alone: those that leave out with yes, and those that leave out with no.
 const LEFT_OUT: [&str; 7] = ["skip", "exclude", "excluded", "ignore", "ignored", "masked", "drop"];
 const TAKEN: [&str; 7] = ["keep", "valid", "use", "used", "include", "included", "use_for_training"];
 /// Endings of picture files.
-const ENDINGS: [&str; 12] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "jfif", "jp2"];
+pub(crate) const PICTURES: [&str; 15] =
+    ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jfif", "jp2", "svg", "ppm"];
+/// Endings of files with videos and sounds.
+pub(crate) const RECORDINGS: [&str; 14] =
+    ["mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "wav", "mp3", "flac", "ogg", "opus", "m4a"];
+/// Words of names that say where something was found.
+const PLACES: [&str; 5] = ["url", "urls", "uri", "href", "link"];
+/// A row with the first two has the options of its question in fields of one letter.
+const OPTIONS: [&str; 10] = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J"];
 /// A path is not longer than this.
 const LONGEST_PATH: usize = 1000;
 
@@ -263,13 +315,21 @@ pub(crate) fn looks_like(name: &str, value: &Value, is_beside_picture: bool) -> 
         return None;
     }
     let is_origin = is_beside_picture && says_what_it_is_about(name);
-    if holds(value, DEPTH, &|value| shows_pixels(value) || !is_origin && shows_path(value)) {
+    if holds(value, DEPTH, &|value| shows_pixels(value) || !is_origin && is_file(value, &PICTURES)) {
         return Some(Looks::Picture);
+    }
+    if !is_origin && holds(value, DEPTH, &|value| is_file(value, &RECORDINGS)) {
+        return Some(Looks::Recording);
     }
     if leaves_out(name, value) {
         return Some(Looks::Mask);
     }
     let looks = name_looks_like(name)?;
+    // Beside the picture, its address says where it was found.
+    let is_address = || matches!(value, Value::Text(text) if text.contains("://"));
+    if looks == Looks::Picture && is_beside_picture && is_address() && has_word(name, &PLACES) {
+        return None;
+    }
     // The number of an answer is a label; a number under the name of anything else is about it.
     let is_number = matches!(value, Value::Integer(_) | Value::Number(_) | Value::Bool(_));
     match looks {
@@ -295,6 +355,21 @@ fn leaves_out(name: &str, value: &Value) -> bool {
     LEFT_OUT.contains(&name) && is(true) || TAKEN.contains(&name) && is(false)
 }
 
+/// Whether the fields of a row are the options of a question.
+pub(crate) fn has_options(object: &Object) -> bool {
+    OPTIONS[..2].iter().all(|option| object.0.iter().any(|(name, value)| name == option && !value.is_empty()))
+}
+
+/// Whether a name is that of an option.
+pub(crate) fn is_option(name: &str) -> bool {
+    OPTIONS.contains(&name)
+}
+
+/// Whether a field of this name may look like something to learn from, depending on its value.
+pub(crate) fn name_may_look(name: &str) -> bool {
+    name_looks_like(name).is_some() || LEFT_OUT.contains(&name) || TAKEN.contains(&name) || is_option(name)
+}
+
 /// What a field seems to be by its name alone.
 pub(crate) fn name_looks_like(name: &str) -> Option<Looks> {
     if MASKS.contains(&name) {
@@ -313,7 +388,11 @@ pub(crate) fn name_looks_like(name: &str) -> Option<Looks> {
 
 /// Whether a name says that the field is about something, and not the thing itself.
 fn says_what_it_is_about(name: &str) -> bool {
-    words(name).iter().any(|word| ABOUT.contains(&word.as_str()))
+    has_word(name, ABOUT)
+}
+
+fn has_word(name: &str, some: &[&str]) -> bool {
+    words(name).iter().any(|word| some.contains(&word.as_str()))
 }
 
 /// The words of a name: `imagePath_1` is `image`, `path` and `1`.
@@ -360,8 +439,12 @@ fn shows_pixels(value: &Value) -> bool {
     }
 }
 
-fn shows_path(value: &Value) -> bool {
-    matches!(value, Value::Text(text) if is_picture_path(text))
+/// Whether a value is the path of a file with one of these endings. A URL says where a file came from.
+fn is_file(value: &Value, endings: &[&str]) -> bool {
+    let Value::Text(text) = value else { return false };
+    let is_local = text.starts_with("file://") || !text.contains("://");
+    let ending = text.rsplit_once('.').map_or("", |(_, ending)| ending).to_ascii_lowercase();
+    is_local && text.len() <= LONGEST_PATH && !text.contains('\n') && endings.contains(&ending.as_str())
 }
 
 /// Whether two paths may be of the same file: the one is the end of the other. A picture of the same name in another folder is another one.
@@ -369,13 +452,6 @@ pub(crate) fn is_end_of(one: &str, other: &str) -> bool {
     let (short, long) = if one.len() < other.len() { (one, other) } else { (other, one) };
     let short = short.trim_start_matches("./");
     long.strip_suffix(short).is_some_and(|before| !short.is_empty() && (before.is_empty() || before.ends_with('/')))
-}
-
-/// Whether a text is the path of a picture file. A URL says where a picture came from.
-fn is_picture_path(text: &str) -> bool {
-    let is_local = text.starts_with("file://") || !text.contains("://");
-    let ending = text.rsplit_once('.').map_or("", |(_, ending)| ending).to_ascii_lowercase();
-    is_local && text.len() <= LONGEST_PATH && !text.contains('\n') && ENDINGS.contains(&ending.as_str())
 }
 
 #[cfg(test)]
@@ -480,7 +556,14 @@ mod tests {
         }
         assert_eq!(looks_like("weight", &Value::Number(1.0), true), None);
         assert_eq!(looks_like("weight", &Value::Number(0.5), true), Some(Looks::Mask));
-        assert_eq!(looks_like("url", &Value::Text("https://example.org/1.jpg".into()), true), None);
+        let address = || Value::Text("https://example.org/1.jpg".into());
+        assert_eq!(looks_like("url", &address(), true), None);
+        assert_eq!(looks_like("image_url", &address(), true), None, "where the picture was found");
+        assert_eq!(looks_like("image_url", &address(), false), Some(Looks::Picture));
+        assert_eq!(looks_like("image_2", &address(), true), Some(Looks::Picture), "another picture");
+        let film = || Value::Text("films/1.mp4".into());
+        assert_eq!(looks_like("clip", &film(), true), Some(Looks::Recording));
+        assert_eq!(looks_like("source", &film(), true), None);
         assert_eq!(looks_like("image_path", &Value::Text("".into()), true), None);
     }
 }

@@ -23,7 +23,6 @@ const HARD_LINK: u8 = b'1';
 const SYMBOLIC_LINK: u8 = b'2';
 const FOLDER: u8 = b'5';
 const VOLUME: u8 = b'V';
-const VIDEOS: [&str; 6] = ["mp4", "webm", "mov", "avi", "mkv", "mpg"];
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Whether a file starts like a tar archive.
@@ -99,13 +98,6 @@ impl Tar {
                 "txt" => put(&place, ending, &mut text, data()?)?,
                 kind if PICTURES.contains(&kind) => {
                     pictures.push(Member { name: entry.name.clone(), offset: entry.data, size: entry.size });
-                }
-                kind if VIDEOS.contains(&kind) => {
-                    return Err(Error::row_field(
-                        &place,
-                        &format!(".{ending}"),
-                        "is a video: videos are not supported",
-                    ));
                 }
                 _ => unread.push(format!(".{ending}")),
             }

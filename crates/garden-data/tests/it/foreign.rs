@@ -208,6 +208,8 @@ fn commands_of_hints_convert() {
         ("coco-instances.json", 1, "coco-instances.jsonl"),
         ("imagefolder-csv", 1, "imagefolder-csv"),
         ("classes", 2, "classes"),
+        ("captions-beside", 1, "captions-beside"),
+        ("wrapped.json", 1, "wrapped.rows.json"),
     ] {
         let (from, to) = (testdata("data/foreign").join(name), folder.join(name));
         let copied = std::process::Command::new("cp").arg("-r").arg(&from).arg(&to).status().unwrap();

@@ -28,6 +28,8 @@ pub struct Adapter {
     pub base: Option<String>,
     /// Whether it gives the rows of its linears' weights learnt lengths.
     pub is_dora: bool,
+    /// Whether PEFT trains its A alone (MiCA).
+    pub keeps_b: bool,
     weights: Checkpoint,
 }
 
@@ -75,8 +77,8 @@ pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let stored = weights.names().filter_map(|name| name.strip_suffix(ENDINGS[0]));
     let plain = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_string();
     let modules = stored.map(|name| (plain(&current(name)), plain(name))).collect();
-    let AdapterConfig { lora, is_dora, base } = AdapterConfig::parse(&path, &text, &modules)?;
-    Ok(Adapter { config: lora, base, is_dora, weights })
+    let AdapterConfig { lora, is_dora, keeps_b, base } = AdapterConfig::parse(&path, &text, &modules)?;
+    Ok(Adapter { config: lora, base, is_dora, keeps_b, weights })
 }
 
 impl Adapter {
@@ -144,13 +146,18 @@ impl Adapter {
 
     /// Whether it can be trained further.
     pub fn check_trainable(&self) -> Result<(), Error> {
-        match self.is_dora {
-            false => Ok(()),
-            true => {
-                let problem = "is true: DoRA adapters answer and are exported, but are not trained here: export it, and train a new adapter on the result";
-                Err(Error::field(&self.weights.path().with_file_name(CONFIG), "use_dora", problem))
-            }
-        }
+        let (field, problem) = if self.is_dora {
+            ("use_dora", "is true: DoRA adapters answer and are exported, but are not trained here")
+        } else if self.keeps_b {
+            (
+                "init_lora_weights",
+                "is `mica`: such adapters answer and are exported, but training A alone is not supported",
+            )
+        } else {
+            return Ok(());
+        };
+        let problem = format!("{problem}: export it, and train a new adapter on the result");
+        Err(Error::field(&self.weights.path().with_file_name(CONFIG), field, problem))
     }
 
     /// The factors that give the rows of its linears' weights their lengths, by the linear's name: none without DoRA. They are not computed for a plan.

@@ -18,6 +18,8 @@ pub(crate) struct AdapterConfig {
     pub lora: LoraConfig,
     /// Whether each row of a merged weight is scaled to a learnt length.
     pub is_dora: bool,
+    /// Whether PEFT trains its A alone.
+    pub keeps_b: bool,
     /// Its base model: a hub name or a path.
     pub base: Option<String>,
 }
@@ -81,7 +83,9 @@ const REFUSED: [(&str, &str); 12] = [
 ];
 
 /// Initial values that leave the base as it is.
-const INITS_BESIDE: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
+const INITS_BESIDE: [&str; 4] = ["gaussian", "eva", "orthogonal", MICA];
+/// Minor Component Adaptation: B has values of the base's decomposition, which training keeps.
+const MICA: &str = "mica";
 
 /// What to do with an adapter that cannot be read.
 const WAY_OUT: &str = "merge it with PEFT's `merge_and_unload`, save the result, and use that as the model";
@@ -126,6 +130,10 @@ impl AdapterConfig {
         Ok(AdapterConfig {
             lora: settled(&fields, lora, modules)?,
             is_dora: fields.is_set("use_dora")?,
+            keeps_b: fields
+                .get("init_lora_weights")
+                .and_then(Value::as_str)
+                .is_some_and(|name| name.to_lowercase() == MICA),
             base: fields.get("base_model_name_or_path").and_then(Value::as_str).map(String::from),
         })
     }

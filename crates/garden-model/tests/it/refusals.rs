@@ -231,6 +231,7 @@ fn adapters() {
     let config = fs::read_to_string(folder.join("adapter_config.json")).unwrap();
     for (field, value, told) in [
         ("use_dora", json!(true), "is true: DoRA adapters answer and are exported, but are not trained here"),
+        ("init_lora_weights", json!("MiCA"), "is `mica`: such adapters answer and are exported, but training A alone"),
         (
             "init_lora_weights",
             json!("pissa"),

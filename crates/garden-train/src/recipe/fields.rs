@@ -437,7 +437,12 @@ pub(super) fn closest(given: &str) -> Option<&'static str> {
     let is_slip =
         |name: &str| name.get(..2).is_some_and(|start| given.starts_with(start)) || sorted(name) == sorted(&given);
     let near = names.filter(|name| is_slip(name)).map(|name| (distance(&given, name), name)).min()?;
-    (near.0 <= 1.max(given.len() / 4)).then_some(near.1)
+    is_near(&given, near.1).then_some(near.1)
+}
+
+/// Whether a name is so near to what was given that it may have been meant.
+pub fn is_near(given: &str, name: &str) -> bool {
+    distance(given, name) <= 1.max(given.len() / 4)
 }
 
 /// Letters to insert, drop or change (Levenshtein).

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Command;
-use clap::builder::Styles;
+use clap::builder::{StyledStr, Styles};
 use clap::error::{ContextKind, ContextValue};
 
 /// Commands by job, in the order in which somebody meets them.
@@ -43,8 +43,8 @@ pub(super) fn grouped(command: Command) -> Command {
     command.help_template(template).after_help(EXAMPLES)
 }
 
-/// An error that suggests nothing that is hidden: neither a command nor an option.
-pub(super) fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
+/// An error that suggests nothing that is hidden, neither a command nor an option, and no option that only begins like what was given.
+pub(super) fn with_fair_suggestions(mut error: clap::Error, command: &Command) -> clap::Error {
     let hidden = |name: &str| {
         let is_command = |command: &Command| command.is_hide_set() && command.get_name() == name;
         let name = name.trim_start_matches('-');
@@ -53,20 +53,38 @@ pub(super) fn without_hidden(mut error: clap::Error, command: &Command) -> clap:
         };
         command.get_subcommands().any(|command| is_command(command) || has_option(command))
     };
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) => given.clone(),
+        _ => String::new(),
+    };
     for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
         let names = match error.get(kind) {
             Some(ContextValue::String(name)) => vec![name.clone()],
             Some(ContextValue::Strings(names)) => names.clone(),
             _ => continue,
         };
-        let kept: Vec<String> = names.iter().filter(|name| !hidden(name)).cloned().collect();
+        let is_near = |name: &str| kind == ContextKind::SuggestedSubcommand || garden_train::is_near(&given, name);
+        let kept: Vec<String> = names.iter().filter(|name| !hidden(name) && is_near(name)).cloned().collect();
         if kept.is_empty() {
             error.remove(kind);
+            // It has the option that was suggested.
+            if let Some(usage) = usage_of_given(command) {
+                error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+            }
         } else if kept.len() < names.len() {
             error.insert(kind, ContextValue::Strings(kept));
         }
     }
     error
+}
+
+/// The usage of the command on the command line.
+fn usage_of_given(command: &Command) -> Option<StyledStr> {
+    let mut command = command.clone();
+    command.build();
+    let mut words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+    let name = words.find(|word| command.find_subcommand(word).is_some())?;
+    Some(command.find_subcommand_mut(name)?.render_usage())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use garden_data::{Message, PictureFile, Processor, SpecialTokens};
+use garden_data::{Message, PLACEHOLDER, PictureFile, Processor, SpecialTokens};
 use garden_device::{Device, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
@@ -58,6 +58,9 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         .map_err(|error| failure(format!("the files in `{}` do not match", model.display()), error))?;
     if let Some(note) = unheard(model) {
         printer.say(&format!("note: {note}"));
+    }
+    if questions.iter().any(|question| !question.images.is_empty() && question.prompt.contains(PLACEHOLDER)) {
+        printer.say(&format!("note: `{PLACEHOLDER}` is text in a prompt: pictures are shown before it"));
     }
     let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     // Beyond, a model says anything, and attention takes the square of the length to get there.
@@ -181,6 +184,14 @@ fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure>
         let data = garden_data::read_picture(path)
             .map_err(|error| failure(format!("{}cannot read the image `{}`", question.place, path.display()), error))?;
         files.push((path.display().to_string(), data));
+    }
+    let mut texts = question.system.iter().chain([&question.prompt]);
+    if let Some(token) = texts.find_map(|text| garden_data::picture_token(text)) {
+        return Err(Failure {
+            what: format!("{}cannot build the prompt", question.place),
+            causes: vec![format!("it contains `{token}`, which only the chat template may write")],
+            hint: Some("take the token out: pictures are shown before the prompt".into()),
+        });
     }
     let mut messages: Vec<Message> = question.system.iter().map(|text| Message::text("system", text)).collect();
     messages.push(match files.len() {

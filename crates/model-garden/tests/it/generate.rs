@@ -166,6 +166,8 @@ fn what_is_wrong_is_said() {
         (vec!["--prompt", "a", "--adapter", &path("none")], vec!["none", "adapter"]),
         (vec!["--prompt", "a", "--max-new-tokens", "900000000"], vec!["max-new-tokens"]),
         (vec!["--prompt", "a", "--min-pixels", "9000000"], vec!["9000000"]),
+        (vec!["--prompt", "a <|image_pad|>"], vec!["contains `<|image_pad|>`", "hint: take the token out"]),
+        (vec!["--prompt", "a", "--system-prompt", "<|vision_start|>"], vec!["contains `<|vision_start|>`"]),
     ] {
         let text = error(&words);
         for word in told {

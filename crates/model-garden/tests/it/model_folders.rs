@@ -365,6 +365,9 @@ fn names_of_models_that_are_not_here() {
         hint: nothing is downloaded here: run `hf download Qwen/Qwen2.5-VL-7B-Instruct`
     "#]]
     .assert_eq(&say("Qwen/Qwen2.5-VL-7B-Instruct"));
+    // A quantisation that is not read.
+    let awq = say("Qwen/Qwen2.5-VL-7B-Instruct-AWQ");
+    assert!(!awq.contains("hf download") && awq.contains("supported models are"), "{awq}");
     expect![[r#"
         exit 2
         ----- stderr

@@ -112,6 +112,10 @@ fn hidden_commands_and_options_are_never_suggested() {
         (&["audit", "a:b", "--forge"], "--forget"),
         (&["train-vision", "--debug-leek", "1"], "--debug-leak"),
         (&["generate", "--jsn"], "--json"),
+        // Not hidden, but something else.
+        (&["train-vision", "--train-vision"], "--train-file"),
+        (&["train-vision", "--lora-vision"], "--lora-r"),
+        (&["check", "--dataset", "x"], "--dataset-weights"),
     ] {
         let refused = run(words);
         assert_eq!(refused.status.code(), Some(2), "{words:?}");
@@ -129,6 +133,7 @@ fn hidden_commands_and_options_are_never_suggested() {
         For more information, try '--help'.
     "#]]
     .assert_eq(&told(&run(&["train"])));
+    assert!(told(&run(&["train-vision", "--learning-rte", "1"])).contains("exists: '--learning-rate'"));
     let help = told(&run(&["--help"]));
     assert!(!help.contains("serve-job") && !help.contains("train-worker"), "{help}");
 }

@@ -13,8 +13,15 @@ use crate::template::{Content, Part};
 const TAG_START: &str = "<img>";
 const TAG_END: &str = "</img>";
 /// Placeholders of other models, which mean nothing here.
-const OTHER_PLACEHOLDERS: [&str; 7] = [
+const OTHER_PLACEHOLDERS: [&str; 14] = [
+    "<Image>",
+    "<IMAGE>",
+    "</image>",
+    "<img></img>",
     "<|image|>",
+    "<|img|>",
+    "<|begin_of_image|>",
+    "<|media_pad|>",
     "<start_of_image>",
     "<image_soft_token>",
     "<image_placeholder>",
@@ -50,11 +57,12 @@ impl Draft<'_, '_> {
 
     /// Refuses tokens and placeholders that would be trained as text, or as a picture that is not there.
     pub(super) fn check_placeholders(&self, field: &str, text: &str) -> Result<(), Error> {
-        if let Some(token) = PICTURE_TOKENS.iter().find(|token| text.contains(**token)) {
+        if let Some(token) = picture_token(text) {
             let error = self.error(field, format!("contains `{token}`, which only the chat template may write"));
             return Err(error.with_hint("write `<image>` where a picture goes, or take the token out"));
         }
-        let numbered = || ["<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
+        let numbered =
+            || ["<image", "<image ", "<image_", "<|image_"].into_iter().find_map(|start| numbered(text, start));
         let others = || OTHER_PLACEHOLDERS.into_iter().find(|placeholder| text.contains(placeholder));
         if let Some(placeholder) = numbered().or_else(others).filter(|_| self.has_row_pictures) {
             let error = self.error(field, format!("contains `{placeholder}`, which shows no picture here"));
@@ -62,6 +70,11 @@ impl Draft<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// A token in a text that only the chat template may write: it would stand for a picture.
+pub fn picture_token(text: &str) -> Option<&'static str> {
+    PICTURE_TOKENS.into_iter().find(|token| text.contains(token))
 }
 
 /// The pictures that a text names in `<img>`: where, and which file.

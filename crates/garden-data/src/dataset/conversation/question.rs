@@ -73,19 +73,22 @@ impl<'a> Draft<'_, 'a> {
                 Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Question, Looks::Picture])))
             }
             (prompt, Some(answer)) => Ok((prompt, answer)),
-            (Some(("text", text)), None) if lone_text == LoneText::Caption => Ok((None, ("text", text))),
+            (Some(("text", text)), None) if lone_text == LoneText::Caption && has_pictures => {
+                Ok((None, ("text", text)))
+            }
             (Some((prompt, _)), None) => {
                 let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
                 let hint = "call the answer `response`, `output`, `answer` or `completion`";
-                Err(error.with_hint(self.with_candidates(hint, object, &[Looks::Answer, Looks::Label])))
+                let hint = self.with_candidates(hint, object, &[Looks::Answer, Looks::Label]);
+                let is_caption = prompt == "text" && has_pictures;
+                let caption = if is_caption { "; `--field answer=text` if it says what the picture shows" } else { "" };
+                Err(error.with_hint(format!("{hint}{caption}")))
             }
             (None, None) => {
                 let error = self.error("", format!("no conversation in this row: it has {names}"));
                 let hint = "rows need `messages`, `conversations`, or `prompt` and `response`";
                 let looks = [Looks::Conversation, Looks::Question, Looks::Answer, Looks::Label];
-                Err(error.with_hint(
-                    known_export(object).map_or_else(|| self.with_candidates(hint, object, &looks), str::to_string),
-                ))
+                Err(error.with_hint(known_export(object).unwrap_or_else(|| self.with_candidates(hint, object, &looks))))
             }
         }
     }

@@ -1,9 +1,12 @@
 //! Unused fields of a row: listed, or refused with the flags that say what they mean.
 
 use super::{Draft, is_meaning, unnumbered};
-use crate::dataset::suspect::{Looks, is_end_of, looks_like, name_looks_like};
+use crate::dataset::suspect::{
+    Looks, PICTURES, RECORDINGS, has_options, is_end_of, is_option, looks_like, name_looks_like,
+};
 use crate::dataset::value::{Object, Value};
 use crate::error::Error;
+use crate::template::REASONING;
 
 impl<'a> Draft<'_, 'a> {
     /// Records the unused fields of an object. Those that would change what is learnt are refused.
@@ -16,38 +19,66 @@ impl<'a> Draft<'_, 'a> {
         Ok(())
     }
 
-    /// Refuses members of archives that are not read and look like something to learn from.
-    pub(super) fn check_members(&self, unread: &[String]) -> Result<(), Error> {
-        let looks = |name: &String| {
-            let part = name.strip_prefix('.')?.trim_end_matches(".txt");
-            name_looks_like(part).filter(|_| !self.names.ignores(name))
-        };
-        match unread.iter().find_map(|name| Some((name, looks(name)?))) {
-            None => Ok(()),
-            Some((name, looks)) => {
-                let hint = format!("put it into the row's `.json`; `--ignore-field {name}` trains without it");
-                let problem =
-                    format!("looks like {} and is not read: only `.json`, `.txt` and pictures are", looks.words());
-                Err(self.error(name, problem).with_hint(hint))
+    /// Refuses members of archives and columns of tables that are not read and look like something to learn from.
+    pub(super) fn check_unread(&self, unread: &[String]) -> Result<(), Error> {
+        for name in unread.iter().filter(|name| !self.names.ignores(name)) {
+            if let Some(looks) = name.strip_prefix('.').and_then(member_looks_like) {
+                let (problem, hint) = match looks {
+                    Looks::Picture => ("a picture in a format that is not read", "convert it to PNG or JPEG"),
+                    Looks::Recording => ("a video or a sound, which is not supported", "take such rows out"),
+                    _ => (looks.words(), "put it into the row's `.json`"),
+                };
+                let others = if matches!(looks, Looks::Picture | Looks::Recording) {
+                    ""
+                } else {
+                    " and is not read: only `.json`, `.txt` and pictures are"
+                };
+                let hint = format!("{hint}; `--ignore-field {name}` trains without it");
+                return Err(self.error(name, format!("looks like {problem}{others}")).with_hint(hint));
+            }
+            if is_meaning(name) {
+                let hint = format!("write it as text; `--ignore-field {name}` trains without it");
+                let problem = "is a column of a type that is not read, such as a date or a decimal number";
+                return Err(self.error(name, problem).with_hint(hint));
             }
         }
+        Ok(())
     }
 
     /// Refuses unused fields that look like something to learn from, unless a message says the same.
     pub(super) fn check_unused(&self, inside: &str, object: &Object<'a>) -> Result<(), Error> {
+        // Of a message, reasoning goes to the chat template, which decides whether it is written.
+        let is_for_template = |name: &str| !inside.is_empty() && REASONING.contains(&name);
+        let suspects = self.suspects(object).into_iter().filter(|(name, ..)| !is_for_template(name));
         let found: Vec<(&str, &Value<'a>, Looks)> =
-            self.suspects(object).into_iter().filter(|(_, value, _)| !self.repeats(value)).collect();
+            suspects.filter(|(_, value, looks)| !self.repeats(value, *looks)).collect();
         let Some((first, value, looks)) = found.first() else { return Ok(()) };
         let problem = format!("is {value}: it looks like {} and is not used", looks.words());
         Err(self.error(&format!("{inside}{first}"), problem).with_hint(self.ways_out(inside, &found)))
     }
 
     /// Whether a text says what the row says already: it is that of a message, that of all messages with their marks, or it names a picture that is shown.
-    fn repeats(&self, value: &Value<'a>) -> bool {
+    fn repeats(&self, value: &Value<'a>, looks: Looks) -> bool {
         let Value::Text(text) = value else { return false };
-        let words: Vec<_> = self.messages.iter().map(|message| message.words()).collect();
-        let is_all = || words.len() > 1 && words.iter().all(|words| !words.is_empty() && text.contains(words.trim()));
-        words.iter().any(|words| words.trim() == text.trim()) || is_all() || self.shows(text)
+        match looks {
+            Looks::Picture => self.shows(text),
+            Looks::Question | Looks::Answer | Looks::Reasoning | Looks::System | Looks::Conversation => {
+                self.messages.iter().any(|message| message.words().trim() == text.trim()) || self.is_all_of_it(text)
+            }
+            Looks::Recording | Looks::Label | Looks::Rejected | Looks::Mask | Looks::History => false,
+        }
+    }
+
+    /// Whether a text has the row's messages, one after the other.
+    fn is_all_of_it(&self, text: &str) -> bool {
+        let mut rest = text;
+        self.messages.len() > 1
+            && self.messages.iter().all(|message| {
+                let words = message.words();
+                let found = rest.find(words.trim()).filter(|_| !words.trim().is_empty());
+                rest = found.map_or(rest, |place| &rest[place + words.trim().len()..]);
+                found.is_some()
+            })
     }
 
     /// Whether a text names a picture of the row.
@@ -62,11 +93,9 @@ impl<'a> Draft<'_, 'a> {
 
     /// Fields of an object that look like something to learn from.
     fn suspects<'v>(&self, object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
-        let has = |option: &str| object.0.iter().any(|(name, value)| name == option && !value.is_empty());
-        let has_options = has("A") && has("B");
-        let is_option = |name: &str| has_options && matches!(name.as_bytes(), [b'A'..=b'J']);
+        let has_options = has_options(object);
         let looks = |name: &str, value: &Value| {
-            let option = (is_option(name) && !value.is_empty()).then_some(Looks::Question);
+            let option = (has_options && is_option(name) && !value.is_empty()).then_some(Looks::Question);
             looks_like(name, value, self.has_pictures()).or(option)
         };
         // Objects beside a conversation without placeholders are an annotation.
@@ -93,19 +122,29 @@ impl<'a> Draft<'_, 'a> {
     /// A hint, with the fields that might be what is missing.
     pub(super) fn with_candidates(&self, hint: &str, object: &Object<'a>, wanted: &[Looks]) -> String {
         let suspects = self.suspects(object);
-        let is_text = |value: &Value<'a>| matches!(value, Value::Text(_));
         let mut uses: Vec<(&str, &str)> = Vec::new();
-        for looks in wanted {
-            let fitting = || suspects.iter().filter(|(.., found)| found == looks);
-            let Some((name, ..)) = fitting().find(|(_, value, _)| is_text(value)).or_else(|| fitting().next()) else {
-                continue;
-            };
-            if let Some(meaning) = looks.meaning().filter(|meaning| !uses.iter().any(|(known, _)| known == meaning)) {
-                uses.push((meaning, name));
+        let mut unusable = None;
+        let looks_for_pictures = (!self.has_pictures()).then_some(&Looks::Picture);
+        for looks in wanted.iter().chain(looks_for_pictures) {
+            let mut fitting = suspects.iter().filter(|(.., found)| found == looks);
+            let usable = fitting.clone().find_map(|(name, value, _)| Some((meaning_of(*looks, value)?, name)));
+            match usable {
+                Some((meaning, name)) if uses.iter().all(|(known, _)| *known != meaning) => uses.push((meaning, name)),
+                Some(_) => {}
+                None if *looks == Looks::Picture => {}
+                None => unusable = unusable.or_else(|| fitting.next().map(|(name, value, _)| (*name, *value))),
             }
         }
-        if uses.is_empty() {
-            return hint.to_string();
+        // A conversation has both questions and answers.
+        if uses.iter().any(|(meaning, _)| *meaning == "messages") {
+            uses.retain(|(meaning, _)| ["messages", "image"].contains(meaning));
+        }
+        let mut hint = hint.to_string();
+        if let Some((name, value)) = unusable.filter(|_| uses.iter().all(|(meaning, _)| *meaning == "image")) {
+            hint += &format!("; `{name}` is {value}: write what is to be trained as a string");
+        }
+        if uses.iter().all(|(meaning, _)| *meaning == "image" && !wanted.contains(&Looks::Picture)) {
+            return hint;
         }
         let is_other = |name: &&str| !is_meaning(name) && !uses.iter().any(|(_, used)| used == name);
         let others = suspects.iter().map(|(name, ..)| *name).filter(is_other);
@@ -119,6 +158,26 @@ impl<'a> Draft<'_, 'a> {
     }
 }
 
+/// The meaning that a value can have, of those that its name suggests.
+fn meaning_of(looks: Looks, value: &Value) -> Option<&'static str> {
+    let is_of_messages = |list: &[Value]| list.first().is_some_and(|first| matches!(first, Value::Object(_)));
+    let asks = |list: &[Value]| {
+        list.iter().any(|message| {
+            let Value::Object(Object(fields)) = message else { return false };
+            fields.iter().any(|(_, value)| matches!(value, Value::Text(role) if role == "user" || role == "human"))
+        })
+    };
+    match (looks, value) {
+        (Looks::Picture, _) | (_, Value::Text(_)) => looks.meaning(),
+        (Looks::Answer | Looks::Label | Looks::Conversation, Value::List(list)) if is_of_messages(list) => {
+            if looks == Looks::Conversation || asks(list) { Some("messages") } else { Some("answer") }
+        }
+        // Tables have lists of answers where there is one.
+        (Looks::Answer | Looks::Label, Value::List(list)) if matches!(&list[..], [Value::Text(_)]) => Some("answer"),
+        _ => None,
+    }
+}
+
 /// The path of a picture, where it is given by one.
 pub(super) fn path_of<'v>(value: &'v Value<'_>) -> Option<&'v str> {
     match value {
@@ -128,6 +187,16 @@ pub(super) fn path_of<'v>(value: &'v Value<'_>) -> Option<&'v str> {
             if let Value::Text(text) = path { Some(text) } else { None }
         }
         _ => None,
+    }
+}
+
+/// What a member of an archive seems to be, by the part of its name behind the row's.
+fn member_looks_like(name: &str) -> Option<Looks> {
+    let ending = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    match name_looks_like(name.trim_end_matches(".txt")) {
+        None | Some(Looks::Picture) if PICTURES.contains(&ending.as_str()) => Some(Looks::Picture),
+        None if RECORDINGS.contains(&ending.as_str()) => Some(Looks::Recording),
+        looks => looks,
     }
 }
 

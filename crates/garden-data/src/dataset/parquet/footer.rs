@@ -6,7 +6,7 @@ use super::thrift::{self, Item};
 use crate::dataset::conversation::is_known;
 use crate::dataset::field_names::FieldNames;
 use crate::dataset::stored::Stored;
-use crate::dataset::suspect::name_looks_like;
+use crate::dataset::suspect::name_may_look;
 use crate::error::Error;
 
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -101,8 +101,17 @@ pub(crate) struct Footer {
     pub unread: Vec<String>,
 }
 
+/// Which columns are read.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted<'a> {
+    /// Those that mean something, those whose names look as if they did, and these.
+    Meant(&'a FieldNames, &'a [String]),
+    /// All others that have texts or bytes, but for those that the user leaves out.
+    Others(&'a FieldNames),
+}
+
 impl Footer {
-    pub(crate) fn read(stored: &Stored, file: &File, names: &FieldNames) -> Result<Footer, Error> {
+    pub(crate) fn read(stored: &Stored, file: &File, wanted: Wanted<'_>) -> Result<Footer, Error> {
         let cut_off = || {
             Error::dataset(&stored.path, "is truncated: parquet files end with `PAR1`")
                 .with_hint("was it downloaded or copied completely?")
@@ -118,15 +127,15 @@ impl Footer {
         let bytes = stored.read(file, stored.length - 8 - length, length as usize)?;
         let broken = |_| Error::dataset(&stored.path, "has a broken footer");
         let (item, _) = thrift::read(&bytes).map_err(broken)?;
-        Footer::of(stored, &item, names)
+        Footer::of(stored, &item, wanted)
     }
 
-    fn of(stored: &Stored, item: &Item, names: &FieldNames) -> Result<Footer, Error> {
+    fn of(stored: &Stored, item: &Item, wanted: Wanted<'_>) -> Result<Footer, Error> {
         let broken = |what: &str| Error::dataset(&stored.path, format!("has a broken footer: {what}"));
         let mut schema =
-            Schema { elements: item.list(2), names, next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
+            Schema { elements: item.list(2), wanted, next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
         let columns = schema.root().ok_or_else(|| broken("the schema is inconsistent"))?;
-        if columns.is_empty() {
+        if columns.is_empty() && matches!(wanted, Wanted::Meant(..)) {
             let names: Vec<String> =
                 item.list(2).iter().skip(1).filter_map(|element| element.text(4)).take(20).collect();
             return Err(Error::dataset(
@@ -170,7 +179,7 @@ fn chunk(stored: &Stored, column: &Item) -> Option<Chunk> {
 /// The schema as stored: all nodes flattened, each with its number of children.
 struct Schema<'a> {
     elements: &'a [Item],
-    names: &'a FieldNames,
+    wanted: Wanted<'a>,
     next: usize,
     ordinal: usize,
     leaves: Vec<Leaf>,
@@ -201,8 +210,13 @@ impl Schema<'_> {
             let children = self.elements.iter().skip(self.next + 1).take(children);
             children.filter_map(|child| child.text(4)).any(|name| name == "bytes")
         };
-        let looks = || name_looks_like(column).is_some() || has_bytes();
-        !self.names.ignores(column) && (is_known(column) || self.names.gives_meaning_to(column) || looks())
+        let (Wanted::Meant(names, _) | Wanted::Others(names)) = self.wanted;
+        let is_meant = is_known(column) || names.gives_meaning_to(column) || name_may_look(column) || has_bytes();
+        let is_wanted = match self.wanted {
+            Wanted::Meant(_, also) => is_meant || also.iter().any(|name| name == column),
+            Wanted::Others(_) => !is_meant,
+        };
+        is_wanted && !names.ignores(column)
     }
 
     /// The next node; `Some(None)` if nothing of it is read. `wanted` is the path of a column that should be.
@@ -237,8 +251,17 @@ impl Schema<'_> {
     fn leaf(&mut self, element: &Item, leaf: Leaf, wanted: Option<&str>) -> Option<Kind> {
         self.ordinal += 1;
         let path = wanted?;
+        // The name of a column says all that numbers can.
+        if element.int(1) != Some(BYTE_ARRAY) && matches!(self.wanted, Wanted::Others(_)) {
+            return None;
+        }
         if element.int(1) != Some(BYTE_ARRAY) {
+            // Columns of nulls have a type of their own.
+            let is_null = element.field(10).is_some_and(|logical| logical.field(11).is_some());
             let Some(number) = number(element) else {
+                if is_null {
+                    return None;
+                }
                 // The wrapper groups of a list are not fields.
                 self.unread.push(path.replace(".list.element", "[]"));
                 return None;

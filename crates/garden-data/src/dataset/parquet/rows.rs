@@ -27,6 +27,18 @@ impl GroupReader {
         GroupReader { columns: footer.leaves.iter().zip(&group.chunks).map(column).collect() }
     }
 
+    /// The fields of a row that can be read.
+    pub(crate) fn read_each(&mut self, footer: &Footer, row: u64) -> Vec<(String, Value<'static>)> {
+        let mut rest = &mut self.columns[..];
+        let mut fields = Vec::with_capacity(footer.columns.len());
+        for node in &footer.columns {
+            let (own, others) = rest.split_at_mut(width(node));
+            fields.extend(column(node, own, row).ok().map(|value| (node.name.clone(), value)));
+            rest = others;
+        }
+        fields
+    }
+
     /// Reads the fields of a row. An error comes with the name of its column.
     pub(crate) fn read(&mut self, footer: &Footer, row: u64) -> Result<Value<'static>, (String, io::Error)> {
         let mut rest = &mut self.columns[..];
