@@ -181,7 +181,7 @@ impl Queue {
             Ok(()) => drop(self.troubles.remove(job.id())),
             Err(error) => {
                 // The next round has a little space for what it notes.
-                if error.code == Some("insufficient_storage") {
+                if error.is_no_space() {
                     self.server.disk.give_reserve();
                 }
                 self.trouble(job.id(), job.id(), error.message);

@@ -65,9 +65,18 @@ impl Queue {
         if !is_ours {
             return Ok(());
         }
-        self.write_order(job, &order)?;
+        let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Look));
+        if let Err(error) = &started {
+            // Nothing has begun, so the next round tries again, however often.
+            let event = not_started(error);
+            self.settle(job, |job| {
+                job.starts = job.starts.saturating_sub(1);
+                vec![event]
+            })?;
+            return started;
+        }
         self.watched.entry(job.id().to_string()).or_default().looked = Some(Instant::now());
-        self.start(job, Task::Look)
+        Ok(())
     }
 
     /// Starts jobs whose turn it is.
@@ -183,11 +192,12 @@ impl Queue {
         let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Work));
         if let Err(error) = started {
             // Nothing has begun: it waits, and that was no start.
-            let (at, words) = (self.tried_again_at(), format!("{} {}.", lack_words(Hold::Disk), error.message));
+            let (hold, at, event) =
+                (error.is_no_space().then_some(Hold::Disk), self.tried_again_at(), not_started(&error));
             self.settle(&begun, |job| {
-                (job.status, job.hold, job.not_before) = (Status::Queued, Some(Hold::Disk), at);
+                (job.status, job.hold, job.not_before) = (Status::Queued, hold, at);
                 job.starts = job.starts.saturating_sub(1);
-                vec![NewEvent::warning("no-start", words)]
+                vec![event]
             })?;
             return Err(error);
         }
@@ -196,13 +206,13 @@ impl Queue {
 
     pub(super) fn write_order(&self, job: &JobRecord, order: &crate::job::JobOrder) -> Result<(), ApiError> {
         let written = self.folder(job).write_order(order);
-        written.map_err(|error| ApiError::internal("the order cannot be written", &error))
+        written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))
     }
 
     /// Starts a process for a job, which outlives us.
     pub(super) fn start(&mut self, job: &JobRecord, task: Task) -> Result<(), ApiError> {
         let folder = self.folder(job);
-        let failed = |error: std::io::Error| ApiError::internal("a process for a job cannot be started", &error);
+        let failed = |error: std::io::Error| ApiError::of_disk("a process for a job cannot be started", &error);
         let log = garden_files::open_log(&folder.log()).map_err(failed)?;
         let mut words: Vec<OsString> = vec!["serve-job".into(), folder.0.into_os_string()];
         if task == Task::Look {
@@ -216,6 +226,15 @@ impl Queue {
         self.server.changed();
         Ok(())
     }
+}
+
+/// Why a process was not started. Each reason is told once.
+fn not_started(error: &ApiError) -> NewEvent {
+    let words = match error.is_no_space() {
+        true => format!("{} The job waits.", lack_words(Hold::Disk)),
+        false => format!("The job could not be started, and is tried again: {}", error.message),
+    };
+    NewEvent::warning(format!("no-start:{words}"), words)
 }
 
 /// Whether a moment has come. One that is far away was noted before the clock went back, and nothing waits for it.
