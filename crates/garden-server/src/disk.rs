@@ -19,7 +19,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ use garden_run::GUARD;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::id::is_id;
+use crate::id::{is_id, new_id};
 use crate::job::JobFolder;
 use crate::store::{FileRecord, Numbers, Store};
 
@@ -46,7 +46,7 @@ const GONE: &str = "gone-";
 /// How folders of rows that are looked at on request begin.
 pub(crate) const LOOK: &str = "check-";
 /// The file that says that a folder is ours.
-const MARKER: &str = "garden-server.json";
+pub(crate) const MARKER: &str = "garden-server.json";
 /// The file that says how much the database knows.
 const NUMBERS: &str = "numbers.json";
 /// The format of the folder.
@@ -77,6 +77,8 @@ pub enum FolderError {
     Io(io::Error),
     /// Another server has it.
     InUse,
+    /// Its file system, or those of the folders in it, cannot give a file a second name.
+    NoLinks(io::Error),
     /// Nothing is in it.
     Empty,
     /// It holds something, and nothing says that it is a server's: some of what it holds.
@@ -137,7 +139,31 @@ impl Disk {
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(Disk { root: root.canonicalize()?, _lock: lock })
+        let disk = Disk { root: root.canonicalize()?, _lock: lock };
+        disk.check_links().map_err(FolderError::NoLinks)?;
+        Ok(disk)
+    }
+
+    /// Whether a file can have a name in each of our folders: rows of jobs are second names of files, and what comes in is renamed. A folder that leads to another disk, and
+    /// file systems without hard links, would refuse every job.
+    fn check_links(&self) -> io::Result<()> {
+        let lock = self.root.join("lock");
+        // By names that are removed at a start.
+        let second = [self.incoming(&new_id("link-")), self.job(&new_id(LOOK)).0];
+        for path in second {
+            match fs::hard_link(&lock, &path) {
+                Ok(()) => fs::remove_file(path)?,
+                // A disk that is full takes no name now.
+                Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let device = fs::metadata(&lock)?.dev();
+        let is_elsewhere = |name: &&str| fs::metadata(self.root.join(name)).map_or(true, |found| found.dev() != device);
+        match FOLDERS.iter().any(is_elsewhere) {
+            true => Err(ErrorKind::CrossesDevices.into()),
+            false => Ok(()),
+        }
     }
 
     /// Removes what a killed server was about to take or to throw away, and rows that it looked at. Nobody was told that they are there.
@@ -367,23 +393,36 @@ pub(crate) fn check_ours(root: &Path) -> Result<(), FolderError> {
 
 /// Says that a folder is a server's.
 pub(crate) fn mark(root: &Path) -> io::Result<()> {
+    garden_files::replace(&root.join(MARKER), marker()?)
+}
+
+/// What the marker of this version says.
+pub(crate) fn marker() -> io::Result<String> {
     let marker = Marker { what: "data of model-garden serve".into(), format: FORMAT };
-    let text = serde_json::to_string(&marker).map_err(io::Error::other)? + "\n";
-    garden_files::replace(&root.join(MARKER), text)
+    Ok(serde_json::to_string(&marker).map_err(io::Error::other)? + "\n")
+}
+
+/// Whether what a marker says is of this version or an earlier one.
+pub(crate) fn check_marker(text: &[u8]) -> Result<(), FolderError> {
+    let marker: Marker = serde_json::from_slice(text)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, format!("its `{MARKER}` cannot be read: {error}")))?;
+    if marker.format > FORMAT { Err(FolderError::Newer(marker.format)) } else { Ok(()) }
 }
 
 /// What a folder is, without changing anything.
 fn look(root: &Path) -> Result<Found, FolderError> {
     let held = match names(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unmarked),
+        Err(error) if error.kind() == ErrorKind::NotFound && fs::symlink_metadata(root).is_ok() => {
+            return Err(io::Error::new(ErrorKind::NotFound, "it is a link to nothing").into());
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Unmarked),
         held => held?,
     };
     match fs::read(root.join(MARKER)) {
         Ok(text) => {
-            let marker: Marker = serde_json::from_slice(&text).map_err(io::Error::other)?;
-            return if marker.format > FORMAT { Err(FolderError::Newer(marker.format)) } else { Ok(Found::Marked) };
+            return check_marker(&text).map(|()| Found::Marked);
         }
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         Err(_) => {}
     }
     // Versions before 0.2 left no marker, but always a database.
