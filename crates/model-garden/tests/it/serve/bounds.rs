@@ -128,29 +128,35 @@ fn a_clock_that_jumps_forward_deletes_nothing() {
     let server = Server::start(&data, &["--allow-commands"]);
     let command = id_of(&server.post("/api/jobs", &json!({"command": ["true"]})).expect(200));
     server.end_of(&command);
-    let file = server.upload("{}\n");
+    let (due, kept) = (server.upload("{}\n"), server.upload("{}\n"));
     drop(server);
     let code = "import sqlite3, sys
 base = sqlite3.connect(sys.argv[1])
 base.execute('UPDATE jobs SET finished_at = finished_at - 40 * 86400, created_at = created_at - 40 * 86400')
-base.execute('UPDATE files SET expires_at = 1')
+base.execute('UPDATE files SET expires_at = 1, kept_until = 3600')
+base.execute('UPDATE files SET kept_until = 0 WHERE id = ?', [sys.argv[2]])
 base.commit()";
     if !Command::new("python3")
         .args(["-c", code])
         .arg(data.join("garden.db"))
+        .arg(&due)
         .status()
         .is_ok_and(|ended| ended.success())
     {
         return garden_testing::missing("python3 with sqlite3");
     }
     let server = Server::start(&data, &["--allow-commands", "--keep", "30d"]);
-    // What has had its time is looked for: this file had.
+    // What has had its time is looked for: one file had. The other one has only by the clock, and nobody is given it as long as that is so.
     let deadline = Instant::now() + PATIENCE;
-    while data.join("files").join(format!("{file}.jsonl")).exists() {
+    let is_there = |file: &str| data.join("files").join(format!("{file}.jsonl")).exists();
+    while is_there(&due) {
         assert!(Instant::now() < deadline, "nobody looks");
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_secs(1));
+    assert!(is_there(&kept), "by the clock it was old");
+    assert_eq!(server.get(&format!("/v1/files/{kept}")).status, 404);
+    assert_eq!(server.get("/v1/files").expect(200)["data"], json!([]));
     assert_eq!(server.job(&command)["status"], json!("succeeded"));
 }
 
