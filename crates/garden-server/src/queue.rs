@@ -408,7 +408,7 @@ impl Queue {
 fn lack_words(hold: Hold) -> &'static str {
     match hold {
         Hold::Memory => "There is not enough free memory now.",
-        Hold::Disk => "The server's disk is full.",
+        Hold::Disk => "The server's disk has too little space.",
         Hold::Quota => "The quota of this server is used up: files, jobs or models that are not needed can be deleted.",
         Hold::Files => "What the job needs is missing:",
     }

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use garden_files::folder_bytes;
 use garden_guard::start_in_background;
+use garden_memory::Bytes;
 
 use super::next::{Action, FolderState, Process, Waits, next};
 use super::place::{Free, GpuMemory, Need, Waiting, place};
@@ -81,7 +83,8 @@ impl Queue {
 
     /// Starts jobs whose turn it is.
     pub(super) fn start_next(&mut self) -> Result<(), ApiError> {
-        let mut running: Vec<Need> = self.jobs(Status::Running)?.iter().map(need).collect();
+        let at_work = self.jobs(Status::Running)?;
+        let mut running: Vec<Need> = at_work.iter().map(need).collect();
         let mut queued = self.jobs(Status::Queued)?;
         // Wishes first: those jobs do not wait any more.
         queued.retain(|job| {
@@ -96,6 +99,8 @@ impl Queue {
         }
         let now = self.server.now();
         let kept = self.server.store.bytes()?;
+        // What those that run were planned to write is theirs.
+        let promised: u64 = at_work.iter().map(|job| self.disk_left(job)).sum();
         let mut free = Free {
             slots: self.server.settings.slots,
             host: self.server.memory().map(|bytes| bytes.0),
@@ -104,15 +109,15 @@ impl Queue {
                 (false, None) => GpuMemory::None,
                 (false, Some(bytes)) => GpuMemory::Bytes(bytes),
             },
-            disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE),
+            disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE).saturating_sub(promised),
             quota: self.server.settings.quota_bytes.saturating_sub(kept),
         };
         let mut waiting: Vec<Waiting> = queued
             .iter()
-            .map(|job| Waiting {
-                need: need(job),
-                disk: self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT),
-                is_due: is_due(job.not_before, now),
+            .map(|job| {
+                let soon = self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT);
+                let disk = self.disk_left(job).max(soon);
+                Waiting { need: need(job), disk, soon, is_due: is_due(job.not_before, now) }
             })
             .collect();
         // One after the other: one that cannot begin leaves its place to the next.
@@ -121,7 +126,11 @@ impl Queue {
             for (index, hold) in placed.holds {
                 let job = &queued[index];
                 if job.hold != Some(hold) && waiting[index].is_due {
-                    let held = self.hold_queued(job, hold, "It waits in the queue.");
+                    let words = match hold {
+                        Hold::Disk => disk_words(waiting[index].disk, free.disk),
+                        _ => "It waits in the queue.".to_string(),
+                    };
+                    let held = self.hold_queued(job, hold, &words);
                     self.note(job, held);
                     // It has been said.
                     waiting[index].is_due = false;
@@ -133,13 +142,19 @@ impl Queue {
                 Ok(false) => {}
                 // One that could not be started has taken its turn: it is running for all that is known.
                 begun => {
-                    let Waiting { need, disk, .. } = waiting[index];
+                    let Waiting { need, disk, soon, .. } = waiting[index];
                     running.push(need);
-                    (free.disk, free.quota) = (free.disk.saturating_sub(disk), free.quota.saturating_sub(disk));
+                    (free.disk, free.quota) = (free.disk.saturating_sub(disk), free.quota.saturating_sub(soon));
                     self.note(&queued[index], begun.map(drop));
                 }
             }
         }
+    }
+
+    /// Bytes of the disk that a job may still come to write, by its plan.
+    fn disk_left(&self, job: &JobRecord) -> u64 {
+        let planned = job.findings.as_ref().and_then(|found| found.plan.as_ref()).and_then(|plan| plan.disk_bytes);
+        planned.map_or(0, |planned| planned.saturating_sub(folder_bytes(&self.folder(job).output())))
     }
 
     /// Says what a queued job waits for.
@@ -235,6 +250,14 @@ fn not_started(error: &ApiError) -> NewEvent {
         false => format!("The job could not be started, and is tried again: {}", error.message),
     };
     NewEvent::warning(format!("no-start:{words}"), words)
+}
+
+/// Why a job does not begin on this disk.
+fn disk_words(needed: u64, free: u64) -> String {
+    let (needed, free) = (Bytes(needed), Bytes(free));
+    format!(
+        "The job needs {needed} for its checkpoints and its result, and {free} are left for it. It waits in the queue."
+    )
 }
 
 /// Whether a moment has come. One that is far away was noted before the clock went back, and nothing waits for it.
