@@ -335,3 +335,34 @@ pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError>
     finish().map_err(of_file(root))?;
     Ok(restored)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_backup_of_this_version_is_named() {
+        let folder = std::env::temp_dir().join(format!("garden-restore-{}", std::process::id()));
+        let refused = |bytes: &[u8]| {
+            let refused = restore(bytes, &folder).unwrap_err().to_string();
+            drop(fs::remove_dir_all(&folder));
+            refused
+        };
+        let archive = |name: &str, text: &str| {
+            let mut archive = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.set_size(text.len() as u64);
+            archive.append_data(&mut header, name, text.as_bytes()).unwrap();
+            archive.into_inner().unwrap()
+        };
+        let newer = refused(&archive(MARKER, "{\"what\": \"a folder\", \"format\": 7}"));
+        assert_eq!(newer, "this backup was made by a newer version of model-garden (format 7)");
+        assert!(refused(&archive(MARKER, &marker().unwrap())).contains("it has no `garden.db`"));
+        assert!(refused(&archive("etc/passwd", "x")).contains("it holds `etc/passwd`"));
+        assert!(refused(b"\x1f\x8b\x08\x00 and so on").contains("zcat FILE"));
+        let cut = archive("files/a", &"x".repeat(5000));
+        assert!(refused(&cut[..2000]).contains("files/a"));
+    }
+}

@@ -279,6 +279,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn why_a_job_did_not_start_is_said() {
+        let full = not_started(&ApiError::no_space("the server's disk is full"));
+        assert_eq!(full.message, "The server's disk has too little space. The job waits.");
+        let other = not_started(&ApiError::internal("a process for a job cannot be started", &"too many of them"));
+        assert!(
+            other.message.ends_with("a process for a job cannot be started: too many of them"),
+            "{}",
+            other.message
+        );
+        assert_ne!(full.name, other.name, "each reason is told");
+    }
+
+    #[test]
     fn a_clock_that_goes_back_stalls_nothing() {
         assert!(is_due(0, 1000) && is_due(1000, 1000) && !is_due(1001, 1000) && !is_due(1030, 1000));
         assert!(is_due(1000 + 86_400, 1000), "it was noted a day later than now");

@@ -271,6 +271,18 @@ fn a_full_disk_is_waited_for() {
     let whole = server.submit(&order(&file, 30));
     server.end_of(&whole);
     let expected = adapter(&server, &whole);
+    // What could not be written to its end does not begin, and why is said in numbers.
+    let mut large = order(&file, 600);
+    large["model_garden"]["recipe"]["save_steps"] = json!(1);
+    large["model_garden"]["recipe"]["save_total_limit"] = json!(1000);
+    let large = server.submit(&large);
+    let held = server.wait(&large, |job| job["model_garden"]["waits_for"] == "disk");
+    assert_eq!(held["model_garden"]["started_at"], Value::Null);
+    let events = server.get(&format!("/v1/fine_tuning/jobs/{large}/events")).text();
+    assert!(
+        events.contains("for its checkpoints and its result") && events.contains("MiB are left for it"),
+        "{events}"
+    );
     let id = server.submit(&order(&file, 30));
     server.wait(&id, |job| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 6));
     disk.fill();
