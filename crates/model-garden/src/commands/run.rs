@@ -210,7 +210,7 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
             words.push(word);
         }
     }
-    let mut child = start_in_background(&program, &words, None, file)
+    let mut child = start_in_background(program, &words, None, file)
         .map_err(|error| failed("cannot start the supervisor", &error))?;
     let patience = Instant::now() + BEGINNING;
     while Instant::now() < patience {
