@@ -153,8 +153,7 @@ impl Queue {
 
     /// Bytes of the disk that a job may still come to write, by its plan.
     fn disk_left(&self, job: &JobRecord) -> u64 {
-        let planned = job.findings.as_ref().and_then(|found| found.plan.as_ref()).and_then(|plan| plan.disk_bytes);
-        planned.map_or(0, |planned| planned.saturating_sub(folder_bytes(&self.folder(job).output())))
+        planned_left(job, || folder_bytes(&self.folder(job).output()))
     }
 
     /// Says what a queued job waits for.
@@ -252,6 +251,18 @@ fn not_started(error: &ApiError) -> NewEvent {
     NewEvent::warning(format!("no-start:{words}"), words)
 }
 
+/// Bytes that a job was planned to write and has not written.
+fn planned_left(job: &JobRecord, written: impl FnOnce() -> u64) -> u64 {
+    let planned = job.findings.as_ref().and_then(|found| found.plan.as_ref()).and_then(|plan| plan.disk_bytes);
+    let last = job.recipe().and_then(|recipe| recipe.max_steps);
+    let is_at_its_end = last.zip(job.newest_step).is_some_and(|(last, newest)| newest >= last as u64);
+    match planned {
+        // It ends where it is, and writes no more checkpoints.
+        _ if job.wish == Wish::Finish || is_at_its_end => 0,
+        planned => planned.map_or(0, |planned| planned.saturating_sub(written())),
+    }
+}
+
 /// Why a job does not begin on this disk.
 fn disk_words(needed: u64, free: u64) -> String {
     let (needed, free) = (Bytes(needed), Bytes(free));
@@ -276,6 +287,8 @@ fn need(job: &JobRecord) -> Need {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]
@@ -289,6 +302,23 @@ mod tests {
             other.message
         );
         assert_ne!(full.name, other.name, "each reason is told");
+    }
+
+    #[test]
+    fn a_job_that_ends_where_it_is_needs_no_room_for_more_checkpoints() {
+        let plan = serde_json::json!({"fits": true, "host_bytes": 1, "disk_bytes": 100, "headline": "h", "told": null});
+        let mut job: JobRecord = serde_json::from_value(serde_json::json!({
+            "order": {"id": "a", "work": {"kind": "training", "recipe": {"max_steps": 50}}}, "status": "queued",
+            "findings": {"plan": plan}, "newest_step": 20,
+        }))
+        .unwrap();
+        assert_eq!([planned_left(&job, || 30), planned_left(&job, || 300)], [70, 0]);
+        job.newest_step = Some(50);
+        assert_eq!(planned_left(&job, || 30), 0);
+        (job.newest_step, job.wish) = (Some(20), Wish::Finish);
+        assert_eq!(planned_left(&job, || 30), 0);
+        job.findings = None;
+        assert_eq!(planned_left(&job, || 30), 0, "nothing was planned");
     }
 
     #[test]
