@@ -308,10 +308,12 @@ mod tests {
     fn a_job_that_ends_where_it_is_needs_no_room_for_more_checkpoints() {
         let plan = serde_json::json!({"fits": true, "host_bytes": 1, "disk_bytes": 100, "headline": "h", "told": null});
         let mut job: JobRecord = serde_json::from_value(serde_json::json!({
-            "order": {"id": "a", "work": {"kind": "training", "recipe": {"max_steps": 50}}}, "status": "queued",
+            "order": {"id": "a", "work": {"kind": "training", "recipe": {}}}, "status": "queued",
             "findings": {"plan": plan}, "newest_step": 20,
         }))
         .unwrap();
+        let recipe = garden_train::Recipe { max_steps: Some(50), ..Default::default() };
+        job.order.work = Work::Training { recipe: Box::new(recipe) };
         assert_eq!([planned_left(&job, || 30), planned_left(&job, || 300)], [70, 0]);
         job.newest_step = Some(50);
         assert_eq!(planned_left(&job, || 30), 0);
