@@ -28,6 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Longer than the server waits for a body that does not come.
 PATIENCE = 60
+# How long a job may take until its end on a busy machine.
+JOB_PATIENCE = 300
 SLOTS = 2
 
 # What the server may refuse with 400 although its schema allows it, since the reason is not in the request alone.
@@ -191,7 +193,7 @@ class Server:
 
     def wait(self, id, status):
         """The job, once it has this status."""
-        deadline = time.monotonic() + 2 * PATIENCE
+        deadline = time.monotonic() + JOB_PATIENCE
         while (job := self.call("GET", f"/v1/fine_tuning/jobs/{id}"))["status"] != status:
             if time.monotonic() > deadline or job["finished_at"]:
                 sys.exit(f"the job is not {status}: {job}")

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, setpriority_process};
+
+use crate::launch::command_of;
 
 /// How often a program that closed its output is asked whether it has ended.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -47,7 +49,7 @@ pub fn run_briefly(
 ) -> io::Result<Brief> {
     let deadline = Instant::now() + patience;
     let input = input.map_or_else(Stdio::null, Stdio::from);
-    let mut command = Command::new(program);
+    let mut command = command_of(program.as_os_str());
     command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let child = command.args(words).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut started = Started(child);

@@ -10,9 +10,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -146,7 +146,7 @@ impl Drop for Launched {
 /// Starts a command; what it prints is sent to `notices`.
 pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Launched> {
     let Some((program, arguments)) = what.words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let mut command = Command::new(program);
+    let mut command = command_of(program);
     command.args(arguments).envs(what.environment.iter().map(|(name, value)| (name, value)));
     let mut terminal = None;
     match what.output_mode {
@@ -205,6 +205,27 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
     Ok(Launched { pid, child: Some(child), readers, keyboard, has_ended })
 }
 
+/// Where our own program was at the first call, for whoever starts it again.
+pub fn own_program() -> io::Result<&'static Path> {
+    match OWN.get() {
+        Some(own) => Ok(own),
+        None => std::env::current_exe().map(|found| OWN.get_or_init(|| found).as_path()),
+    }
+}
+
+static OWN: OnceLock<PathBuf> = OnceLock::new();
+
+/// A command for a program. Our own may have been taken away since we began, as an upgrade does for a moment: then the one that runs is started once more.
+pub fn command_of(program: &OsStr) -> Command {
+    let is_gone = OWN.get().is_some_and(|own| own.as_os_str() == program && !own.exists());
+    if !is_gone {
+        return Command::new(program);
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(program);
+    command
+}
+
 /// Starts a program in a session of its own that outlives us, with this environment and nothing of ours, or else with ours; all it prints goes to a log.
 pub fn start_in_background(
     program: &Path,
@@ -212,7 +233,7 @@ pub fn start_in_background(
     environment: Option<&[(OsString, OsString)]>,
     log: File,
 ) -> io::Result<Child> {
-    let mut command = Command::new(program);
+    let mut command = command_of(program.as_os_str());
     if let Some(environment) = environment {
         command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     }
@@ -272,7 +293,7 @@ fn pass_on(
 /// Begins this process anew, as the same one with the same words and more in its environment: what a library reads there at its start. Returns only if that
 /// cannot be done.
 pub fn begin_anew(environment: &[(&str, &str)]) -> io::Error {
-    match std::env::current_exe() {
+    match own_program() {
         Err(error) => error,
         Ok(program) => Command::new(program).args(std::env::args_os().skip(1)).envs(environment.iter().copied()).exec(),
     }

@@ -30,7 +30,8 @@ pub use config::{Error, GuardConfig, Observer, OnLimit, OnWarning, Remark};
 pub use fence::Fence;
 pub use history::History;
 pub use launch::{
-    Ending, Launch, Launched, Notice, OutputMode, become_program, begin_anew, launch, start_in_background,
+    Ending, Launch, Launched, Notice, OutputMode, become_program, begin_anew, command_of, launch, own_program,
+    start_in_background,
 };
 pub use live::{Happening, Live};
 pub use method::forward_warning;

@@ -14,11 +14,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use garden_probe::Identity;
+use garden_probe::{Identity, started_with};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+/// The environment variable by which a program is known to be of this folder's supervisor.
+pub(crate) const FOLDER: &str = "MODEL_GARDEN_STATE";
 /// How often the lock is tried, and how long apart.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -130,7 +132,10 @@ pub fn unguarded(folder: &Path) -> Option<u32> {
     if folder.join("exit.json").exists() {
         return None;
     }
-    let known: Known = serde_json::from_str(&garden_files::read_settings(&folder.join("state.json")).ok()?).ok()?;
+    let text = garden_files::read_settings(&folder.join("state.json")).ok();
+    let Some(known) = text.and_then(|text| serde_json::from_str::<Known>(&text).ok()) else {
+        return unnoted(folder);
+    };
     // A folder that was copied or restored tells of a program of the other one.
     if known.folder.is_some_and(|known| fs::canonicalize(folder).ok() != Some(known)) {
         return None;
@@ -138,6 +143,17 @@ pub fn unguarded(folder: &Path) -> Option<u32> {
     let found = Identity::of(known.program_pid).filter(|found| found.started == known.program_started);
     // A zombie has no command line any more.
     found.filter(|found| !found.command.is_empty()).map(|found| found.pid)
+}
+
+/// The same where no file tells of the program: a disk that was full had no room for that, or the program has removed it.
+fn unnoted(folder: &Path) -> Option<u32> {
+    // Nobody has ever guarded anything here.
+    if !folder.join("pid").exists() {
+        return None;
+    }
+    let folder = fs::canonicalize(folder).ok()?;
+    // A zombie has no environment any more.
+    started_with(FOLDER, folder.as_os_str()).first().map(|found| found.pid)
 }
 
 /// Whether a process was stopped by a signal or a debugger: it exists, and does nothing.

@@ -22,6 +22,7 @@ use crate::recorder::Recorder;
 use crate::resume::resume_words;
 use crate::saves::Saves;
 use crate::signals::{REQUEUE, Stop, listen_for_stops};
+use crate::state::FOLDER;
 use crate::watch::Watch;
 
 /// The environment variable that names the checkpoint to go on from.
@@ -192,8 +193,10 @@ impl Supervisor<'_> {
         let resumed_from = checkpoint.map(|checkpoint| checkpoint.path);
         let channel = self.session.channel.as_ref().map(|channel| (ENVIRONMENT, channel.path().as_os_str().to_owned()));
         let place = resumed_from.as_ref().map(|path| (RESUME, path.clone().into_os_string()));
+        let state = config.state.as_ref().and_then(|state| fs::canonicalize(state.path("")).ok());
+        let state = state.map(|folder| (FOLDER, folder.into_os_string()));
         let given = config.environment.iter().map(|(name, value)| (*name, value.clone()));
-        let environment: Vec<(&str, OsString)> = given.chain(channel).chain(place).collect();
+        let environment: Vec<(&str, OsString)> = given.chain(channel).chain(place).chain(state).collect();
         let before = config.fence.as_ref().map_or(&[][..], Fence::words_before);
         let after = resumed_from.as_deref().zip(config.resume_with.as_deref());
         let after = after.map_or_else(Vec::new, |(path, template)| resume_words(template, path));

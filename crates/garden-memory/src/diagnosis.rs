@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The answer in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// No growth beyond noise after start-up; spikes that return included.
@@ -39,6 +40,7 @@ impl Verdict {
 
 /// How the memory moved, as far as the numbers show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
     /// No growth.
@@ -89,6 +91,7 @@ impl Mechanism {
 
 /// What the horizontal axis counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
     /// Training steps.
@@ -112,6 +115,7 @@ impl Clock {
 
 /// The rate of the growth that decides the verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Growth {
     /// Bytes per training step; `None` without steps.
     pub bytes_per_step: Option<f64>,
@@ -127,6 +131,7 @@ pub struct Growth {
 
 /// A place on the clock with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Knee {
     /// The step at which the growth ended; `None` without steps.
     pub step: Option<f64>,
@@ -140,6 +145,7 @@ pub struct Knee {
 
 /// An amount of memory with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "MemoryLevel"))]
 pub struct Level {
     /// The level.
     pub bytes: u64,
@@ -151,6 +157,7 @@ pub struct Level {
 
 /// The forecast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Forecast {
     /// The step by which bounded and unbounded growth can be told apart; `None` when already decided or unknowable.
     pub decided_by_step: Option<f64>,
@@ -164,6 +171,7 @@ pub struct Forecast {
 
 /// The end of a bounded growth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BoundedForecast"))]
 pub struct Plateau {
     /// The step of the end; `None` without steps.
     pub step: Option<f64>,
@@ -177,6 +185,7 @@ pub struct Plateau {
 
 /// When an unbounded growth reaches the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "UnboundedForecast"))]
 pub struct Exhaustion {
     /// The step; `None` without steps.
     pub step: Option<f64>,
@@ -190,6 +199,7 @@ pub struct Exhaustion {
 
 /// The room left below the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Headroom {
     /// Bytes from the present level to the limit; negative if the level is above it.
     pub left_bytes: i64,
@@ -202,6 +212,7 @@ pub struct Headroom {
 
 /// The fastest growth that the samples of a reassuring verdict allow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sensitivity {
     /// Bytes per training step; `None` without steps.
     pub bytes_per_step: Option<f64>,
@@ -213,6 +224,7 @@ pub struct Sensitivity {
 
 /// What a stretch of the run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
     /// The floor rose.
@@ -225,6 +237,7 @@ pub enum PhaseKind {
 
 /// A stretch of growth, plateau or fall.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Phase {
     /// What it did.
     pub kind: PhaseKind,
@@ -246,6 +259,7 @@ pub struct Phase {
 
 /// What a claim is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Quantified {
     /// The level of the floor, in bytes.
@@ -266,6 +280,7 @@ pub enum Quantified {
 
 /// A number that the report states, with its 95 % interval and the stretch of the clock that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Claim {
     /// What it is about.
     pub quantity: Quantified,
@@ -283,6 +298,7 @@ pub struct Claim {
 
 /// A statement, the number behind it, and where in the trace it was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// A sentence for people.
     pub text: String,
@@ -316,6 +332,7 @@ impl Evidence {
 
 /// A possible cause, weighed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     /// A stable name, for example `decoded_images_kept`.
     pub id: &'static str,
@@ -334,6 +351,7 @@ pub struct Cause {
 
 /// A cause that the numbers exclude.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuledOut {
     /// A stable name.
     pub id: &'static str,
@@ -345,6 +363,7 @@ pub struct RuledOut {
 
 /// How likely each outcome is while the verdict is `growing`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Likelihood {
     /// The growth never ends.
     pub leak: f64,
@@ -354,6 +373,7 @@ pub struct Likelihood {
 
 /// One process's stretch of a trace with restarts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TracePart"))]
 pub struct Part {
     /// First place on the clock.
     pub from: f64,
@@ -373,6 +393,7 @@ pub struct Part {
 
 /// The verdict on one of several series in a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TraceSeries"))]
 pub struct SeriesVerdict {
     /// Its name, for example `GPU 1` or `rank 3`.
     pub name: String,
@@ -390,6 +411,7 @@ pub struct SeriesVerdict {
 
 /// How one process of the tree changed over the deciding growth, or over the whole trace if nothing grew.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TracedProcess"))]
 pub struct ProcessChange {
     /// Process id.
     pub pid: u32,
@@ -417,6 +439,7 @@ impl ProcessChange {
 
 /// The outcome of `--stable-after` or `--stable-between`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Stability"))]
 pub struct StabilityCheck {
     /// Whether memory kept within the bounds, and the trace reaches far enough to say so.
     pub passed: bool,
@@ -438,6 +461,7 @@ pub struct StabilityCheck {
 
 /// The input that was judged; the reader fills it in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TraceInput"))]
 pub struct Input {
     /// The recognised format, for example `csv`.
     pub format: String,
@@ -458,6 +482,7 @@ pub struct Input {
 
 /// The complete diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
     /// The answer in one word.
     pub verdict: Verdict,

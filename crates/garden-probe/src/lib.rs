@@ -27,4 +27,4 @@ pub use machine::{MachineMemory, MachineProbe, memory_limit};
 pub use process::{Identity, Memory, OwnMemory, Process, Shares};
 pub use role::Role;
 pub use sampler::{ProcessSample, Sampler, TreeSample};
-pub use tree::{Tree, find_training};
+pub use tree::{Tree, find_training, started_with};

@@ -5,6 +5,8 @@
 //! it); once in, it stays in until it exits, whichever process adopts it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -189,6 +191,18 @@ pub fn find_training() -> Vec<(Identity, u64)> {
         })
         .collect();
     found.sort_by_key(|(_, rss)| std::cmp::Reverse(*rss));
+    found
+}
+
+/// Processes that were started with this in their environment, in the order of their starts. Those whose environment we may not read are not found.
+pub fn started_with(name: &str, value: &OsStr) -> Vec<Identity> {
+    let wanted = [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let has = |pid: &u32| {
+        let all = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        all.split(|byte| *byte == 0).any(|one| one == wanted)
+    };
+    let mut found: Vec<Identity> = process_ids().into_iter().filter(has).filter_map(Identity::of).collect();
+    found.sort_by_key(|process| (process.started, process.pid));
     found
 }
 

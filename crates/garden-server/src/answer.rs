@@ -89,7 +89,9 @@ fn operation_of(parts: &Parts) -> Option<&'static Operation> {
 fn only_known(pairs: &[(String, String)], operation: &Operation) -> Result<(), ApiError> {
     for (index, (name, _)) in pairs.iter().enumerate() {
         if !operation.has_in_query(name) {
-            return Err(ApiError::field(name, "is not a parameter here").with_code("unknown_parameter"));
+            return Err(
+                ApiError::field(name, format!("`{name}` is not a parameter here")).with_code("unknown_parameter")
+            );
         }
         if pairs[..index].iter().any(|(other, _)| other == name) {
             return Err(ApiError::field(name, format!("`{name}` is there twice")));

@@ -58,7 +58,7 @@ impl Asked {
 }
 
 fn suffix_of(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(suffix) = fields.text("suffix")?.filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
+    let Some(suffix) = fields.text("suffix")?.filter(|suffix| !suffix.trim().is_empty()) else { return Ok(None) };
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_. ".contains(letter);
     match suffix.chars().count() <= LONGEST.0 && suffix.chars().all(is_plain) {
         true => Ok(Some(suffix.trim().replace(' ', "-"))),

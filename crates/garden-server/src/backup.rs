@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use tar::{Archive, Builder, EntryType, Header};
 
-use crate::disk::{BACKUP, FolderError, check_ours, mark};
+use crate::disk::{BACKUP, FolderError, MARKER, check_marker, check_ours, mark, marker};
 use crate::id::new_id;
 use crate::store::{Contents, Store, StoreError};
 
@@ -22,6 +22,8 @@ use crate::store::{Contents, Store, StoreError};
 const DATABASE: &str = "garden.db";
 /// Its name until everything else was put back.
 const DRAFT: &str = "garden.db.restored";
+/// Bytes of the marker that are read at most.
+const LONGEST_MARKER: u64 = 4096;
 /// Files of a job's folder that tell of processes: locks, and which process holds them.
 const OF_PROCESSES: [&str; 6] =
     ["supervisor/lock", "supervisor/pid", "out/.guard/lock", "out/.guard/pid", "out/.guard/state.json", "out/.lock"];
@@ -37,6 +39,8 @@ pub enum BackupError {
     File(PathBuf, io::Error),
     /// A file became shorter while it was read.
     Changed(PathBuf),
+    /// A newer version of this program has made it.
+    Newer(u32),
     /// The archive is not one of ours.
     NotABackup(String),
 }
@@ -53,18 +57,36 @@ impl fmt::Display for BackupError {
                         write!(f, "`{path}` is of a newer version of model-garden (format {format})")
                     }
                     FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
-                    FolderError::InUse | FolderError::KnowsLess { .. } => write!(f, "cannot use the folder `{path}`"),
+                    FolderError::InUse | FolderError::NoLinks(_) | FolderError::KnowsLess { .. } => {
+                        write!(f, "cannot use the folder `{path}`")
+                    }
                 }
             }
             BackupError::Database(error) => write!(f, "cannot copy the database: {error}"),
-            BackupError::File(path, error) => write!(f, "`{}`: {error}", path.display()),
+            // Of a reader of archives the last one knows what happened.
+            BackupError::File(path, error) => write!(f, "`{}`: {}", path.display(), innermost(error)),
             BackupError::Changed(path) => write!(f, "`{}` became shorter while it was read", path.display()),
+            BackupError::Newer(format) => {
+                write!(f, "this backup was made by a newer version of model-garden (format {format})")
+            }
             BackupError::NotABackup(problem) => write!(f, "this is not a backup of a server: {problem}"),
         }
     }
 }
 
 impl std::error::Error for BackupError {}
+
+fn innermost(error: &io::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// How archives begin that were compressed, and what reads them.
+const COMPRESSED: [(&[u8], &str); 3] =
+    [(b"\x1f\x8b", "zcat"), (b"\x28\xb5\x2f\xfd", "zstdcat"), (b"\xfd7zXZ", "xzcat")];
 
 /// What a backup has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +128,11 @@ pub fn backup(root: &Path, out: impl Write) -> Result<BackedUp, BackupError> {
     let missing = link_all(root, &passing.0, &contents)?;
     let mut backed = BackedUp { jobs: contents.jobs.len(), files: contents.files.len(), bytes: 0, missing };
     let mut archive = Builder::new(out);
+    let told = marker().map_err(of_file(Path::new("the archive")))?;
+    let mut header = Header::new_gnu();
+    header.set_mode(0o600);
+    header.set_size(told.len() as u64);
+    archive.append_data(&mut header, MARKER, told.as_bytes()).map_err(of_file(Path::new("the archive")))?;
     append_all(&mut archive, &passing.0, Path::new(""), &mut Written { backed: &mut backed, names: HashMap::new() })?;
     let finished = archive.into_inner().and_then(|mut out| out.flush());
     finished.map_err(of_file(Path::new("the archive")))?;
@@ -234,6 +261,13 @@ impl Read for Counted {
     }
 }
 
+/// The first bytes of an archive, and all of it.
+fn begin(mut archive: impl Read) -> io::Result<(Vec<u8>, impl Read)> {
+    let mut begin = Vec::new();
+    archive.by_ref().take(8).read_to_end(&mut begin)?;
+    Ok((begin.clone(), io::Cursor::new(begin).chain(archive)))
+}
+
 /// Puts a backup into a new or empty folder.
 pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError> {
     match check_ours(root) {
@@ -244,12 +278,26 @@ pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError>
     fs::create_dir_all(root).map_err(of_file(root))?;
     fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o700)).map_err(of_file(root))?;
     let mut restored = BackedUp::default();
+    let (begin, archive) = begin(archive).map_err(of_file(Path::new("the archive")))?;
+    if let Some((_, program)) = COMPRESSED.iter().find(|(kind, _)| begin.starts_with(kind)) {
+        let problem = format!("it is compressed; `{program} FILE | model-garden serve restore -` reads it");
+        return Err(BackupError::NotABackup(problem));
+    }
     let mut archive = Archive::new(archive);
     archive.set_preserve_permissions(true);
     let broken = |error: io::Error| BackupError::NotABackup(error.to_string());
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.into_owned();
+        if name == Path::new(MARKER) {
+            let mut text = Vec::new();
+            entry.by_ref().take(LONGEST_MARKER).read_to_end(&mut text).map_err(broken)?;
+            check_marker(&text).map_err(|error| match error {
+                FolderError::Newer(format) => BackupError::Newer(format),
+                _ => BackupError::NotABackup(format!("its `{MARKER}` cannot be read")),
+            })?;
+            continue;
+        }
         let first = name.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
         let is_ours = first.is_some_and(|first| [DATABASE, "files", "parts", "jobs"].contains(&first.as_str()));
         let kind = entry.header().entry_type();
@@ -286,4 +334,35 @@ pub fn restore(archive: impl Read, root: &Path) -> Result<BackedUp, BackupError>
     };
     finish().map_err(of_file(root))?;
     Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_backup_of_this_version_is_named() {
+        let folder = std::env::temp_dir().join(format!("garden-restore-{}", std::process::id()));
+        let refused = |bytes: &[u8]| {
+            let refused = restore(bytes, &folder).unwrap_err().to_string();
+            drop(fs::remove_dir_all(&folder));
+            refused
+        };
+        let archive = |name: &str, text: &str| {
+            let mut archive = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.set_size(text.len() as u64);
+            archive.append_data(&mut header, name, text.as_bytes()).unwrap();
+            archive.into_inner().unwrap()
+        };
+        let newer = refused(&archive(MARKER, "{\"what\": \"a folder\", \"format\": 7}"));
+        assert_eq!(newer, "this backup was made by a newer version of model-garden (format 7)");
+        assert!(refused(&archive(MARKER, &marker().unwrap())).contains("it has no `garden.db`"));
+        assert!(refused(&archive("etc/passwd", "x")).contains("it holds `etc/passwd`"));
+        assert!(refused(b"\x1f\x8b\x08\x00 and so on").contains("zcat FILE"));
+        let cut = archive("files/a", &"x".repeat(5000));
+        assert!(refused(&cut[..2000]).contains("files/a"));
+    }
 }

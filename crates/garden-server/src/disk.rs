@@ -17,8 +17,9 @@
 //! A file becomes visible by a rename, and known after that. So a kill leaves at most a file that nobody knows of. Such a file is named at the next start and left, because
 //! it looks like one whose record was lost with the database. A folder that is not ours is not touched at all.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use garden_run::GUARD;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::id::is_id;
+use crate::id::{is_id, new_id};
 use crate::job::JobFolder;
 use crate::store::{FileRecord, Numbers, Store};
 
@@ -45,7 +46,7 @@ const GONE: &str = "gone-";
 /// How folders of rows that are looked at on request begin.
 pub(crate) const LOOK: &str = "check-";
 /// The file that says that a folder is ours.
-const MARKER: &str = "garden-server.json";
+pub(crate) const MARKER: &str = "garden-server.json";
 /// The file that says how much the database knows.
 const NUMBERS: &str = "numbers.json";
 /// The format of the folder.
@@ -76,6 +77,8 @@ pub enum FolderError {
     Io(io::Error),
     /// Another server has it.
     InUse,
+    /// Its file system, or those of the folders in it, cannot give a file a second name.
+    NoLinks(io::Error),
     /// Nothing is in it.
     Empty,
     /// It holds something, and nothing says that it is a server's: some of what it holds.
@@ -136,16 +139,42 @@ impl Disk {
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(Disk { root: root.canonicalize()?, _lock: lock })
+        let disk = Disk { root: root.canonicalize()?, _lock: lock };
+        disk.check_links().map_err(FolderError::NoLinks)?;
+        Ok(disk)
+    }
+
+    /// Whether a file can have a name in each of our folders: rows of jobs are second names of files, and what comes in is renamed. A folder that leads to another disk, and
+    /// file systems without hard links, would refuse every job.
+    fn check_links(&self) -> io::Result<()> {
+        let lock = self.root.join("lock");
+        // By names that are removed at a start.
+        let second = [self.incoming(&new_id("link-")), self.job(&new_id(LOOK)).0];
+        for path in second {
+            match fs::hard_link(&lock, &path) {
+                Ok(()) => fs::remove_file(path)?,
+                // A disk that is full takes no name now.
+                Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let device = fs::metadata(&lock)?.dev();
+        let is_elsewhere = |name: &&str| fs::metadata(self.root.join(name)).map_or(true, |found| found.dev() != device);
+        match FOLDERS.iter().any(is_elsewhere) {
+            true => Err(ErrorKind::CrossesDevices.into()),
+            false => Ok(()),
+        }
     }
 
     /// Removes what a killed server was about to take or to throw away, and rows that it looked at. Nobody was told that they are there.
     pub fn clear(&self) -> io::Result<()> {
-        for name in names(&self.root.join("incoming"))?.into_iter().filter(|name| is_id(name)) {
-            fs::remove_file(self.incoming(&name))?;
+        let (incoming, jobs) = (self.root.join("incoming"), self.root.join("jobs"));
+        // What cannot be removed now is no reason not to start.
+        for name in names(&incoming)?.iter().filter(|name| is_id(text_of(name))) {
+            remove_any(&incoming.join(name));
         }
-        for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name) || gone(name).is_some()) {
-            fs::remove_dir_all(self.job(&name).0)?;
+        for name in names(&jobs)?.iter().filter(|name| is_look(text_of(name)) || gone(text_of(name)).is_some()) {
+            remove_any(&jobs.join(name));
         }
         self.clear_backups();
         self.keep_reserve();
@@ -154,15 +183,17 @@ impl Disk {
 
     /// Names of files and of jobs that were being deleted when the server was killed.
     pub fn half_deleted(&self) -> io::Result<(Vec<String>, Vec<String>)> {
-        let files = names(&self.root.join("incoming"))?.into_iter().filter(|name| is_id(name)).collect();
+        let files = names(&self.root.join("incoming"))?;
         let jobs = names(&self.root.join("jobs"))?;
-        Ok((files, jobs.iter().filter_map(|name| gone(name)).map(str::to_string).collect()))
+        let files = files.iter().map(|name| text_of(name)).filter(|name| is_id(name)).map(str::to_string).collect();
+        Ok((files, jobs.iter().filter_map(|name| gone(text_of(name))).map(str::to_string).collect()))
     }
 
     /// Removes what backups that were interrupted have left: second names of everything.
     pub fn clear_backups(&self) {
-        let all = names(&self.root).unwrap_or_default().into_iter();
-        for folder in all.filter(|name| name.starts_with(BACKUP) && is_id(name)).map(|name| self.root.join(name)) {
+        let all = names(&self.root).unwrap_or_default();
+        let backups = all.iter().map(|name| text_of(name)).filter(|name| name.starts_with(BACKUP) && is_id(name));
+        for folder in backups.map(|name| self.root.join(name)) {
             let is_held = File::open(&folder)
                 .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err());
             if !is_held {
@@ -204,7 +235,7 @@ impl Disk {
     /// Removes what was put away; what cannot be removed now is at the next start. Its space is there for the reserve.
     pub fn remove(&self, away: Option<&Path>) {
         if let Some(away) = away {
-            drop(if away.is_dir() { fs::remove_dir_all(away) } else { fs::remove_file(away) });
+            remove_any(away);
         }
         self.keep_reserve();
     }
@@ -214,7 +245,7 @@ impl Disk {
         let folder = self.job(id);
         drop(fs::remove_file(folder.log()));
         for name in names(&folder.output()).unwrap_or_default() {
-            let path = folder.output().join(&name);
+            let (path, name) = (folder.output().join(&name), text_of(&name));
             if name.starts_with("checkpoint-") || name.starts_with("abandoned-") || name == GUARD {
                 drop(fs::remove_dir_all(path));
             } else if name.starts_with("trace") || name.starts_with("events.out") || name == garden_train::LOG {
@@ -323,9 +354,9 @@ impl Disk {
         for (kind, folder) in [(Kind::File, "files"), (Kind::Part, "parts"), (Kind::Job, "jobs")] {
             let names = names(&self.root.join(folder))?.into_iter();
             let is_passing = |name: &str| is_look(name) || gone(name).is_some();
-            let of_kind =
-                names.filter(|name| !is_passing(name) && !known(kind, name.split('.').next().unwrap_or_default()));
-            unknown.extend(of_kind.map(|name| Unknown { kind, place: format!("{folder}/{name}") }));
+            let is_known = |name: &str| known(kind, name.split('.').next().unwrap_or_default());
+            let of_kind = names.filter(|name| !is_passing(text_of(name)) && !is_known(text_of(name)));
+            unknown.extend(of_kind.map(|name| Unknown { kind, place: Path::new(folder).join(name) }));
         }
         unknown.sort_by(|a, b| a.place.cmp(&b.place));
         Ok(unknown)
@@ -362,30 +393,44 @@ pub(crate) fn check_ours(root: &Path) -> Result<(), FolderError> {
 
 /// Says that a folder is a server's.
 pub(crate) fn mark(root: &Path) -> io::Result<()> {
+    garden_files::replace(&root.join(MARKER), marker()?)
+}
+
+/// What the marker of this version says.
+pub(crate) fn marker() -> io::Result<String> {
     let marker = Marker { what: "data of model-garden serve".into(), format: FORMAT };
-    let text = serde_json::to_string(&marker).map_err(io::Error::other)? + "\n";
-    garden_files::replace(&root.join(MARKER), text)
+    Ok(serde_json::to_string(&marker).map_err(io::Error::other)? + "\n")
+}
+
+/// Whether what a marker says is of this version or an earlier one.
+pub(crate) fn check_marker(text: &[u8]) -> Result<(), FolderError> {
+    let marker: Marker = serde_json::from_slice(text)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, format!("its `{MARKER}` cannot be read: {error}")))?;
+    if marker.format > FORMAT { Err(FolderError::Newer(marker.format)) } else { Ok(()) }
 }
 
 /// What a folder is, without changing anything.
 fn look(root: &Path) -> Result<Found, FolderError> {
     let held = match names(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unmarked),
+        Err(error) if error.kind() == ErrorKind::NotFound && fs::symlink_metadata(root).is_ok() => {
+            return Err(io::Error::new(ErrorKind::NotFound, "it is a link to nothing").into());
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Unmarked),
         held => held?,
     };
     match fs::read(root.join(MARKER)) {
         Ok(text) => {
-            let marker: Marker = serde_json::from_slice(&text).map_err(io::Error::other)?;
-            return if marker.format > FORMAT { Err(FolderError::Newer(marker.format)) } else { Ok(Found::Marked) };
+            return check_marker(&text).map(|()| Found::Marked);
         }
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         Err(_) => {}
     }
     // Versions before 0.2 left no marker, but always a database.
     if Store::is_at(&root.join("garden.db")) {
         return Ok(Found::Unmarked);
     }
-    let foreign: Vec<String> = held.into_iter().filter(|name| name != OF_THE_SYSTEM).collect();
+    let foreign: Vec<String> =
+        held.iter().filter(|name| *name != OF_THE_SYSTEM).map(|name| shown(Path::new(name))).collect();
     if foreign.is_empty() { Ok(Found::Unmarked) } else { Err(FolderError::Foreign(foreign)) }
 }
 
@@ -414,11 +459,27 @@ fn gone(name: &str) -> Option<&str> {
 }
 
 /// The names in a folder, in order.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let mut names = entries.collect::<io::Result<Vec<String>>>()?;
+fn names(folder: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
+}
+
+/// A name as a text; nothing if it is none, which no name of ours is.
+fn text_of(name: &OsStr) -> &str {
+    name.to_str().unwrap_or_default()
+}
+
+/// A path for somebody to read: whoever made it may have put anything into its names, also what a terminal obeys.
+fn shown(path: &Path) -> String {
+    let letters = path.display().to_string();
+    letters.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+}
+
+/// Removes whatever has this name.
+fn remove_any(path: &Path) {
+    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    drop(if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) });
 }
 
 /// Something in the folder that nobody knows of.
@@ -426,7 +487,14 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
 pub(crate) struct Unknown {
     kind: Kind,
     /// From the folder on, such as `jobs/ftjob-1`.
-    pub place: String,
+    place: PathBuf,
+}
+
+impl Unknown {
+    /// Where it is, for somebody to read.
+    pub fn shown(&self) -> String {
+        shown(&self.place)
+    }
 }
 
 /// What a file of ours is.

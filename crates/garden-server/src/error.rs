@@ -100,6 +100,11 @@ impl ApiError {
         ApiError { code: Some("insufficient_storage"), ..ApiError::new(StatusCode::INSUFFICIENT_STORAGE, message) }
     }
 
+    /// Whether it is for want of space.
+    pub fn is_no_space(&self) -> bool {
+        self.status == StatusCode::INSUFFICIENT_STORAGE
+    }
+
     /// A method that a path does not have.
     pub fn method() -> ApiError {
         let message = "this path does not have that method; GET /openapi.json lists both";

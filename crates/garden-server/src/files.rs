@@ -97,7 +97,7 @@ pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answ
     let page = query.page()?;
     let purpose = query.get("purpose").map(str::to_string);
     send_list(&server, page, ROWS, End::Page, move |server, page| {
-        Shown::all(server.store.files(page, purpose.as_deref())?, |file| wire::File::from(&file))
+        Shown::all(server.store.files(page, purpose.as_deref(), server.now())?, |file| wire::File::from(&file))
     })
     .await
 }
@@ -119,7 +119,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 /// Puts a file away, forgets it, and removes it.
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
     let away = server.disk.put_away(file);
-    if let Err(error) = server.change_even_if_full(|store| store.delete_file(&file.id, server.now())) {
+    if let Err(error) = server.change_even_if_full(|store| store.delete_file(&file.id)) {
         server.disk.put_back(file, away.as_deref());
         return Err(error.into());
     }

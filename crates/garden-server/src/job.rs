@@ -178,6 +178,9 @@ pub struct PlannedMemory {
     pub host_bytes: u64,
     /// Bytes of a GPU's memory, where one computes.
     pub gpu_bytes: Option<u64>,
+    /// Bytes of the disk for its checkpoints and its result, where that was planned.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
     /// The answer in a sentence.
     pub headline: String,
     /// The plan with everything that is said about it, as `plan --format json` has it.

@@ -164,6 +164,9 @@ impl fmt::Display for Error {
                 match error {
                     FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
                     FolderError::InUse => write!(f, "another server uses the folder `{path}`"),
+                    FolderError::NoLinks(error) => {
+                        write!(f, "files in `{path}` cannot have several names (hard links): {error}")
+                    }
                     FolderError::Empty => write!(f, "`{path}` is empty: no server has used it"),
                     FolderError::Foreign(held) => {
                         write!(

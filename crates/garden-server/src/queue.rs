@@ -181,7 +181,7 @@ impl Queue {
             Ok(()) => drop(self.troubles.remove(job.id())),
             Err(error) => {
                 // The next round has a little space for what it notes.
-                if error.code == Some("insufficient_storage") {
+                if error.is_no_space() {
                     self.server.disk.give_reserve();
                 }
                 self.trouble(job.id(), job.id(), error.message);
@@ -408,7 +408,7 @@ impl Queue {
 fn lack_words(hold: Hold) -> &'static str {
     match hold {
         Hold::Memory => "There is not enough free memory now.",
-        Hold::Disk => "The server's disk is full.",
+        Hold::Disk => "The server's disk has too little space.",
         Hold::Quota => "The quota of this server is used up: files, jobs or models that are not needed can be deleted.",
         Hold::Files => "What the job needs is missing:",
     }

@@ -56,7 +56,7 @@ fn discard(server: &Server, id: &str, result_file: Option<&str>) -> Result<(), A
         if let Some(file) = result_file.map(|id| server.store.file(id)).transpose()?.flatten() {
             crate::files::remove(server, &file)?;
         }
-        server.change_even_if_full(|store| store.delete_job(id, server.now()))?;
+        server.change_even_if_full(|store| store.delete_job(id))?;
         Ok(())
     };
     discard().inspect_err(|_| server.disk.put_job_back(id, away.as_deref()))?;
@@ -69,12 +69,15 @@ pub(crate) fn trim(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
     if job.is_trimmed {
         return Ok(());
     }
-    server.store.delete_events(job.id())?;
+    // Files first: where the disk is full, their space is needed for what is noted.
     server.disk.trim_job(job.id());
-    server.store.note_disk(job.id(), None)?;
-    server.store.change_job(job.id(), server.now(), |job| {
-        job.is_trimmed = true;
-        Some(Vec::new())
+    server.change_even_if_full(|store| {
+        store.delete_events(job.id())?;
+        store.note_disk(job.id(), None)?;
+        store.change_job(job.id(), server.now(), |job| {
+            job.is_trimmed = true;
+            Some(Vec::new())
+        })
     })?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Stock at the start: what the folder holds beside what the database knows, and deletions that a kill interrupted.
 
-use crate::disk::{Disk, FolderError, Kind};
+use crate::disk::{Disk, FolderError, Kind, Unknown};
+use crate::some_of;
 use crate::store::{Store, StoreError};
-use crate::{now, some_of};
 
 /// Why stock cannot be taken.
 pub(crate) enum Stock {
@@ -30,7 +30,7 @@ pub(crate) fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result
         },
     });
     let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
-    let names: Vec<String> = unknown.iter().map(|thing| thing.place.clone()).collect();
+    let names: Vec<String> = unknown.iter().map(Unknown::shown).collect();
     let some = some_of(&names, names.len());
     let later = disk.numbers().beyond(store.numbers().map_err(Stock::Store)?);
     if later > 0 && !sets_aside {
@@ -57,15 +57,15 @@ pub(crate) fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result
 pub(crate) fn finish_deletions(disk: &Disk, store: &Store) -> Result<(), Stock> {
     let (files, jobs) = disk.half_deleted().map_err(|error| Stock::Folder(error.into()))?;
     for id in files {
-        store.delete_file(&id, now()).map_err(Stock::Store)?;
+        store.delete_file(&id).map_err(Stock::Store)?;
     }
     for id in jobs {
         let job = store.job(&id).ok().flatten();
         if let Some(file) = job.and_then(|job| job.result_file).and_then(|id| store.file(&id).ok().flatten()) {
-            store.delete_file(&file.id, now()).map_err(Stock::Store)?;
+            store.delete_file(&file.id).map_err(Stock::Store)?;
             disk.remove(Some(&disk.file(&file)));
         }
-        store.delete_job(&id, now()).map_err(Stock::Store)?;
+        store.delete_job(&id).map_err(Stock::Store)?;
     }
     Ok(())
 }

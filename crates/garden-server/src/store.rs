@@ -197,10 +197,15 @@ impl Store {
     }
 }
 
+/// The seconds for which servers of this folder have run, as far as they were counted. What is kept for a time is kept by these: a clock that jumps would make everything
+/// old at once, or keep it for ever.
+const COUNT: &str = "(SELECT seconds FROM clock)";
+
 /// Remembers where something was.
-fn note_gone(connection: &Connection, table: &str, id: &str, now: i64) -> Result<(), StoreError> {
-    let sql = format!("INSERT OR REPLACE INTO gone (id, seq, at) SELECT id, seq, ? FROM {table} WHERE id = ?");
-    connection.prepare_cached(&sql)?.execute(rusqlite::params![now, id])?;
+fn note_gone(connection: &Connection, table: &str, id: &str) -> Result<(), StoreError> {
+    let sql =
+        format!("INSERT OR REPLACE INTO gone (id, seq, counted_at) SELECT id, seq, {COUNT} FROM {table} WHERE id = ?");
+    connection.prepare_cached(&sql)?.execute([id])?;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// Jobs that are measured or deleted in one go: the queue has other work.
 const AT_ONCE: usize = 50;
 /// Seconds for which a request that is sent again is known.
-const REQUEST_TIME: i64 = 24 * 3600;
+const REQUEST_TIME: u64 = 24 * 3600;
 
 impl Queue {
     /// Measures folders that grow, and some of those that nobody has measured yet.
@@ -48,23 +48,23 @@ impl Queue {
         }
         self.kept_house = Some(Instant::now());
         self.server.disk.clear_backups();
-        let now = self.server.now();
-        for file in self.server.store.expired_files(now)? {
-            crate::files::remove(&self.server, &file)?;
-        }
-        for upload in self.server.store.expired_uploads(now)? {
-            crate::files::end(&self.server, upload, "expired")?;
-        }
-        self.server.store.forget_requests(now - REQUEST_TIME)?;
-        // By its own count: a clock that jumps forward would make everything old at once.
         let seconds = self.counted.elapsed().as_secs();
-        let count = self.server.store.count_time(seconds)?;
+        let count = self.server.change_even_if_full(|store| store.count_time(seconds))?;
         self.counted += Duration::from_secs(seconds);
-        if let Some(before) = self.server.settings.keep.and_then(|keep| count.checked_sub(keep.as_secs())) {
-            self.retire(i64::try_from(before).unwrap_or(i64::MAX))?;
+        // What cannot be removed now keeps nothing else; the first problem is told.
+        let mut done = Ok(());
+        for file in self.server.store.expired_files()? {
+            done = done.and(crate::files::remove(&self.server, &file));
         }
-        self.server.store.shrink()?;
-        Ok(())
+        for upload in self.server.store.expired_uploads()? {
+            done = done.and(crate::files::end(&self.server, upload, "expired").map(drop));
+        }
+        done = done
+            .and(self.server.change_even_if_full(|store| store.forget_requests(REQUEST_TIME)).map_err(ApiError::from));
+        if let Some(before) = self.server.settings.keep.and_then(|keep| count.checked_sub(keep.as_secs())) {
+            done = done.and(self.retire(i64::try_from(before).unwrap_or(i64::MAX)));
+        }
+        done.and(Ok(self.server.store.shrink()?))
     }
 
     /// Says outside of the database what it knows by now, so that an older one in its place is noticed.
@@ -79,11 +79,16 @@ impl Queue {
 
     /// Deletes jobs that have been over since before a moment of the server's count. What a model was made of goes, the model itself stays: that is deleted by name.
     fn retire(&mut self, before: i64) -> Result<(), ApiError> {
+        let mut done = Ok(());
         for job in self.server.store.kept_before(before, AT_ONCE)? {
             let has_model = job.result_model.is_some() && !job.is_result_deleted;
-            match has_model {
-                true => crate::retention::trim(&self.server, &job)?,
-                false => crate::retention::delete(&self.server, &job)?,
+            let gone = match has_model {
+                true => crate::retention::trim(&self.server, &job),
+                false => crate::retention::delete(&self.server, &job),
+            };
+            if gone.is_err() {
+                done = done.and(gone);
+                continue;
             }
             self.server.say(&format!(
                 "{}: its time is over: {}",
@@ -93,6 +98,6 @@ impl Queue {
             // There may be more of them than one go takes.
             self.kept_house = None;
         }
-        Ok(())
+        done
     }
 }

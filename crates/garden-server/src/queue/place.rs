@@ -13,8 +13,10 @@ pub(super) struct Need {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub need: Need,
-    /// Bytes of the disk that it takes before long: its next checkpoints.
+    /// Bytes of the disk that it may still come to take: its checkpoints and its result.
     pub disk: u64,
+    /// Those of them that it takes before long: the next checkpoints. At the quota it waits again.
+    pub soon: u64,
     /// Whether it may be tried again by now.
     pub is_due: bool,
 }
@@ -66,7 +68,7 @@ pub(super) fn place(waiting: &[Waiting], running: &[Need], free: &Free) -> Place
         if !job.is_due {
             continue;
         }
-        if job.disk > disk || job.disk > quota {
+        if job.disk > disk || job.soon > quota {
             placed.holds.push((index, if job.disk > disk { Hold::Disk } else { Hold::Quota }));
             continue;
         }
@@ -75,7 +77,7 @@ pub(super) fn place(waiting: &[Waiting], running: &[Need], free: &Free) -> Place
         }
         placed.starts.push(index);
         (used, slots) = (add(used, job.need), slots - 1);
-        (disk, quota) = (disk - job.disk, quota - job.disk);
+        (disk, quota) = (disk - job.disk, quota - job.soon);
     }
     placed
 }
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     fn job(host: u64) -> Waiting {
-        Waiting { need: Need { host, gpu: 0 }, disk: 1, is_due: true }
+        Waiting { need: Need { host, gpu: 0 }, disk: 1, soon: 1, is_due: true }
     }
 
     #[test]
@@ -108,7 +110,8 @@ mod tests {
         let free = Free { slots: 2, host: Some(10), gpu: GpuMemory::None, disk: 100, quota: 100 };
         let need = |host| Need { host, gpu: 0 };
         let late = Waiting { is_due: false, ..job(1) };
-        let heavy = Waiting { disk: 200, ..job(1) };
+        let heavy = Waiting { disk: 200, soon: 200, ..job(1) };
+        let later = Waiting { disk: 200, ..job(1) };
         type Row<'a> = (&'a str, Vec<Waiting>, Vec<Need>, Free, Vec<usize>, Vec<(usize, Hold)>);
         let table: Vec<Row<'_>> = vec![
             ("two slots", vec![job(1), job(1), job(1)], vec![], free, vec![0, 1], vec![]),
@@ -118,6 +121,8 @@ mod tests {
             ("alone it is tried", vec![job(80)], vec![], free, vec![0], vec![]),
             ("one that waits is passed by", vec![late, job(1)], vec![], free, vec![1], vec![]),
             ("the disk", vec![heavy, job(1)], vec![], Free { quota: 1000, ..free }, vec![1], vec![(0, Hold::Disk)]),
+            ("the disk is for all that is planned", vec![later, job(1)], vec![], free, vec![1], vec![(0, Hold::Disk)]),
+            ("the quota is for what comes next", vec![later], vec![], Free { disk: 1000, ..free }, vec![0], vec![]),
             ("the quota", vec![heavy, job(1)], vec![], Free { disk: 1000, ..free }, vec![1], vec![(0, Hold::Quota)]),
             (
                 "space is given once",
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_looked_for_takes_one_job() {
-        let on_gpu = Waiting { need: Need { host: 1, gpu: 6 }, disk: 0, is_due: true };
+        let on_gpu = Waiting { need: Need { host: 1, gpu: 6 }, is_due: true, ..Waiting::default() };
         let free = |gpu| Free { slots: 3, host: None, gpu, disk: 0, quota: 0 };
         let starts = |gpu| place(&[on_gpu, on_gpu], &[], &free(gpu)).starts.len();
         assert_eq!([GpuMemory::NotKnownYet, GpuMemory::Bytes(10), GpuMemory::Bytes(12)].map(starts), [1, 1, 2]);

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use garden_files::folder_bytes;
 use garden_guard::start_in_background;
+use garden_memory::Bytes;
 
 use super::next::{Action, FolderState, Process, Waits, next};
 use super::place::{Free, GpuMemory, Need, Waiting, place};
@@ -65,14 +67,24 @@ impl Queue {
         if !is_ours {
             return Ok(());
         }
-        self.write_order(job, &order)?;
+        let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Look));
+        if let Err(error) = &started {
+            // Nothing has begun, so the next round tries again, however often.
+            let event = not_started(error);
+            self.settle(job, |job| {
+                job.starts = job.starts.saturating_sub(1);
+                vec![event]
+            })?;
+            return started;
+        }
         self.watched.entry(job.id().to_string()).or_default().looked = Some(Instant::now());
-        self.start(job, Task::Look)
+        Ok(())
     }
 
     /// Starts jobs whose turn it is.
     pub(super) fn start_next(&mut self) -> Result<(), ApiError> {
-        let mut running: Vec<Need> = self.jobs(Status::Running)?.iter().map(need).collect();
+        let at_work = self.jobs(Status::Running)?;
+        let mut running: Vec<Need> = at_work.iter().map(need).collect();
         let mut queued = self.jobs(Status::Queued)?;
         // Wishes first: those jobs do not wait any more.
         queued.retain(|job| {
@@ -87,6 +99,8 @@ impl Queue {
         }
         let now = self.server.now();
         let kept = self.server.store.bytes()?;
+        // What those that run were planned to write is theirs.
+        let promised: u64 = at_work.iter().map(|job| self.disk_left(job)).sum();
         let mut free = Free {
             slots: self.server.settings.slots,
             host: self.server.memory().map(|bytes| bytes.0),
@@ -95,15 +109,15 @@ impl Queue {
                 (false, None) => GpuMemory::None,
                 (false, Some(bytes)) => GpuMemory::Bytes(bytes),
             },
-            disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE),
+            disk: self.server.disk.free_bytes().saturating_sub(LEAST_FREE).saturating_sub(promised),
             quota: self.server.settings.quota_bytes.saturating_sub(kept),
         };
         let mut waiting: Vec<Waiting> = queued
             .iter()
-            .map(|job| Waiting {
-                need: need(job),
-                disk: self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT),
-                is_due: is_due(job.not_before, now),
+            .map(|job| {
+                let soon = self.server.disk.checkpoint_bytes(job.id()).max(FIRST_CHECKPOINT);
+                let disk = self.disk_left(job).max(soon);
+                Waiting { need: need(job), disk, soon, is_due: is_due(job.not_before, now) }
             })
             .collect();
         // One after the other: one that cannot begin leaves its place to the next.
@@ -112,7 +126,11 @@ impl Queue {
             for (index, hold) in placed.holds {
                 let job = &queued[index];
                 if job.hold != Some(hold) && waiting[index].is_due {
-                    let held = self.hold_queued(job, hold, "It waits in the queue.");
+                    let words = match hold {
+                        Hold::Disk => disk_words(waiting[index].disk, free.disk),
+                        _ => "It waits in the queue.".to_string(),
+                    };
+                    let held = self.hold_queued(job, hold, &words);
                     self.note(job, held);
                     // It has been said.
                     waiting[index].is_due = false;
@@ -124,13 +142,18 @@ impl Queue {
                 Ok(false) => {}
                 // One that could not be started has taken its turn: it is running for all that is known.
                 begun => {
-                    let Waiting { need, disk, .. } = waiting[index];
+                    let Waiting { need, disk, soon, .. } = waiting[index];
                     running.push(need);
-                    (free.disk, free.quota) = (free.disk.saturating_sub(disk), free.quota.saturating_sub(disk));
+                    (free.disk, free.quota) = (free.disk.saturating_sub(disk), free.quota.saturating_sub(soon));
                     self.note(&queued[index], begun.map(drop));
                 }
             }
         }
+    }
+
+    /// Bytes of the disk that a job may still come to write, by its plan.
+    fn disk_left(&self, job: &JobRecord) -> u64 {
+        planned_left(job, || folder_bytes(&self.folder(job).output()))
     }
 
     /// Says what a queued job waits for.
@@ -183,11 +206,12 @@ impl Queue {
         let started = self.write_order(job, &order).and_then(|()| self.start(job, Task::Work));
         if let Err(error) = started {
             // Nothing has begun: it waits, and that was no start.
-            let (at, words) = (self.tried_again_at(), format!("{} {}.", lack_words(Hold::Disk), error.message));
+            let (hold, at, event) =
+                (error.is_no_space().then_some(Hold::Disk), self.tried_again_at(), not_started(&error));
             self.settle(&begun, |job| {
-                (job.status, job.hold, job.not_before) = (Status::Queued, Some(Hold::Disk), at);
+                (job.status, job.hold, job.not_before) = (Status::Queued, hold, at);
                 job.starts = job.starts.saturating_sub(1);
-                vec![NewEvent::warning("no-start", words)]
+                vec![event]
             })?;
             return Err(error);
         }
@@ -196,13 +220,13 @@ impl Queue {
 
     pub(super) fn write_order(&self, job: &JobRecord, order: &crate::job::JobOrder) -> Result<(), ApiError> {
         let written = self.folder(job).write_order(order);
-        written.map_err(|error| ApiError::internal("the order cannot be written", &error))
+        written.map_err(|error| ApiError::of_disk("the order cannot be written", &error))
     }
 
     /// Starts a process for a job, which outlives us.
     pub(super) fn start(&mut self, job: &JobRecord, task: Task) -> Result<(), ApiError> {
         let folder = self.folder(job);
-        let failed = |error: std::io::Error| ApiError::internal("a process for a job cannot be started", &error);
+        let failed = |error: std::io::Error| ApiError::of_disk("a process for a job cannot be started", &error);
         let log = garden_files::open_log(&folder.log()).map_err(failed)?;
         let mut words: Vec<OsString> = vec!["serve-job".into(), folder.0.into_os_string()];
         if task == Task::Look {
@@ -216,6 +240,35 @@ impl Queue {
         self.server.changed();
         Ok(())
     }
+}
+
+/// Why a process was not started. Each reason is told once.
+fn not_started(error: &ApiError) -> NewEvent {
+    let words = match error.is_no_space() {
+        true => format!("{} The job waits.", lack_words(Hold::Disk)),
+        false => format!("The job could not be started, and is tried again: {}", error.message),
+    };
+    NewEvent::warning(format!("no-start:{words}"), words)
+}
+
+/// Bytes that a job was planned to write and has not written.
+fn planned_left(job: &JobRecord, written: impl FnOnce() -> u64) -> u64 {
+    let planned = job.findings.as_ref().and_then(|found| found.plan.as_ref()).and_then(|plan| plan.disk_bytes);
+    let last = job.recipe().and_then(|recipe| recipe.max_steps);
+    let is_at_its_end = last.zip(job.newest_step).is_some_and(|(last, newest)| newest >= last as u64);
+    match planned {
+        // It ends where it is, and writes no more checkpoints.
+        _ if job.wish == Wish::Finish || is_at_its_end => 0,
+        planned => planned.map_or(0, |planned| planned.saturating_sub(written())),
+    }
+}
+
+/// Why a job does not begin on this disk.
+fn disk_words(needed: u64, free: u64) -> String {
+    let (needed, free) = (Bytes(needed), Bytes(free));
+    format!(
+        "The job needs {needed} for its checkpoints and its result, and {free} are left for it. It waits in the queue."
+    )
 }
 
 /// Whether a moment has come. One that is far away was noted before the clock went back, and nothing waits for it.
@@ -234,7 +287,41 @@ fn need(job: &JobRecord) -> Need {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+
+    #[test]
+    fn why_a_job_did_not_start_is_said() {
+        let full = not_started(&ApiError::no_space("the server's disk is full"));
+        assert_eq!(full.message, "The server's disk has too little space. The job waits.");
+        let other = not_started(&ApiError::internal("a process for a job cannot be started", &"too many of them"));
+        assert!(
+            other.message.ends_with("a process for a job cannot be started: too many of them"),
+            "{}",
+            other.message
+        );
+        assert_ne!(full.name, other.name, "each reason is told");
+    }
+
+    #[test]
+    fn a_job_that_ends_where_it_is_needs_no_room_for_more_checkpoints() {
+        let plan = serde_json::json!({"fits": true, "host_bytes": 1, "disk_bytes": 100, "headline": "h", "told": null});
+        let mut job: JobRecord = serde_json::from_value(serde_json::json!({
+            "order": {"id": "a", "work": {"kind": "training", "recipe": {}}}, "status": "queued",
+            "findings": {"plan": plan}, "newest_step": 20,
+        }))
+        .unwrap();
+        let recipe = garden_train::Recipe { max_steps: Some(50), ..Default::default() };
+        job.order.work = Work::Training { recipe: Box::new(recipe) };
+        assert_eq!([planned_left(&job, || 30), planned_left(&job, || 300)], [70, 0]);
+        job.newest_step = Some(50);
+        assert_eq!(planned_left(&job, || 30), 0);
+        (job.newest_step, job.wish) = (Some(20), Wish::Finish);
+        assert_eq!(planned_left(&job, || 30), 0);
+        job.findings = None;
+        assert_eq!(planned_left(&job, || 30), 0, "nothing was planned");
+    }
 
     #[test]
     fn a_clock_that_goes_back_stalls_nothing() {

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::{
-    FileRecord, Listed, Page, PartAdded, PartRecord, Store, StoreError, UploadRecord, kept_bytes, note_gone, signed,
+    COUNT, FileRecord, Listed, Page, PartAdded, PartRecord, Store, StoreError, UploadRecord, kept_bytes, note_gone,
+    signed,
 };
 
 impl Store {
@@ -26,27 +27,33 @@ impl Store {
         Ok(statement.query_row([id], file_of).optional()?)
     }
 
-    /// Files, perhaps of one purpose.
-    pub fn files(&self, page: &Page, purpose: Option<&str>) -> Result<Listed<FileRecord>, StoreError> {
-        let filter = purpose.map(|purpose| ("purpose = ?", vec![purpose.to_string()]));
-        self.list("files", FILE, page, filter, file_of)
+    /// Files whose time is not over at a moment, perhaps of one purpose.
+    pub fn files(&self, page: &Page, purpose: Option<&str>, now: i64) -> Result<Listed<FileRecord>, StoreError> {
+        // Those whose time is over are there until they are deleted.
+        let mut condition = format!("(expires_at IS NULL OR expires_at > {now})");
+        if purpose.is_some() {
+            condition += " AND purpose = ?";
+        }
+        let of = purpose.map(str::to_string).into_iter().collect();
+        self.list("files", FILE, page, Some((&condition, of)), file_of)
     }
 
     /// Forgets a file; whether it was known.
-    pub fn delete_file(&self, id: &str, now: i64) -> Result<bool, StoreError> {
+    pub fn delete_file(&self, id: &str) -> Result<bool, StoreError> {
         let mut connection = self.write();
         let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        note_gone(&write, "files", id, now)?;
+        note_gone(&write, "files", id)?;
         let count = write.execute("DELETE FROM files WHERE id = ?", [id])?;
         write.commit()?;
         Ok(count > 0)
     }
 
-    /// Files whose time is over.
-    pub fn expired_files(&self, now: i64) -> Result<Vec<FileRecord>, StoreError> {
+    /// Files that have had their time, by the server's count.
+    pub fn expired_files(&self) -> Result<Vec<FileRecord>, StoreError> {
         let connection = self.read();
-        let mut statement = connection.prepare_cached(&format!("SELECT {FILE} FROM files WHERE expires_at <= ?"))?;
-        Ok(statement.query_map([now], file_of)?.collect::<Result<_, _>>()?)
+        let sql = format!("SELECT {FILE} FROM files WHERE kept_until <= {COUNT}");
+        let mut statement = connection.prepare_cached(&sql)?;
+        Ok(statement.query_map([], file_of)?.collect::<Result<_, _>>()?)
     }
 
     /// Bytes that clients take of the disk: files, parts, folders of jobs, and the database.
@@ -58,8 +65,8 @@ impl Store {
     pub fn add_upload(&self, upload: &UploadRecord) -> Result<(), StoreError> {
         let connection = self.write();
         let mut statement = connection.prepare_cached(
-            "INSERT INTO uploads (id, bytes, created_at, filename, purpose, expires_at, status, file, file_expires_after)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            &format!("INSERT INTO uploads (id, bytes, created_at, filename, purpose, expires_at, status, file, file_expires_after, kept_until)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, {COUNT} + ?)"),
         )?;
         let UploadRecord { id, created_at, filename, purpose, expires_at, status, file, file_expires_after, .. } =
             upload;
@@ -73,7 +80,8 @@ impl Store {
             expires_at,
             status,
             file,
-            file_expires_after
+            file_expires_after,
+            expires_at - created_at
         ])?;
         Ok(())
     }
@@ -85,12 +93,12 @@ impl Store {
         Ok(statement.query_row([id], upload_of).optional()?)
     }
 
-    /// Uploads that nobody has ended in time.
-    pub fn expired_uploads(&self, now: i64) -> Result<Vec<UploadRecord>, StoreError> {
+    /// Uploads that nobody has ended in time, by the server's count.
+    pub fn expired_uploads(&self) -> Result<Vec<UploadRecord>, StoreError> {
         let connection = self.read();
-        let sql = format!("SELECT {UPLOAD} FROM uploads WHERE status = 'pending' AND expires_at <= ?");
+        let sql = format!("SELECT {UPLOAD} FROM uploads WHERE status = 'pending' AND kept_until <= {COUNT}");
         let mut statement = connection.prepare_cached(&sql)?;
-        Ok(statement.query_map([now], upload_of)?.collect::<Result<_, _>>()?)
+        Ok(statement.query_map([], upload_of)?.collect::<Result<_, _>>()?)
     }
 
     /// Ends an upload that is pending, and forgets its parts; `false` if it was ended before.
@@ -179,10 +187,12 @@ fn upload_of(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
 }
 
 fn insert_file(connection: &Connection, file: &FileRecord) -> Result<(), StoreError> {
-    let mut statement = connection.prepare_cached(
-        "INSERT INTO files (id, bytes, created_at, filename, purpose, extension, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-    )?;
+    let mut statement = connection.prepare_cached(&format!(
+        "INSERT INTO files (id, bytes, created_at, filename, purpose, extension, expires_at, kept_until) VALUES (?, ?, ?, ?, ?, ?, ?, {COUNT} + ?)",
+    ))?;
     let FileRecord { id, created_at, filename, purpose, extension, expires_at, .. } = file;
-    statement.execute(params![id, signed(file.bytes), created_at, filename, purpose, extension, expires_at])?;
+    // Nothing without an end: a sum with NULL is NULL.
+    let time = expires_at.map(|at| at - created_at);
+    statement.execute(params![id, signed(file.bytes), created_at, filename, purpose, extension, expires_at, time])?;
     Ok(())
 }

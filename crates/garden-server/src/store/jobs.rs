@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
 
 use super::events::insert_events;
-use super::note_gone;
 use super::{
-    Added, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, ResultRecord, Store, StoreError, Unreadable,
-    signed,
+    Added, COUNT, Entry, Listed, MetadataFilter, NewEvent, Page, RequestKey, ResultRecord, Store, StoreError,
+    Unreadable, note_gone, signed,
 };
 use crate::job::{JobRecord, Status};
 
@@ -48,8 +47,10 @@ impl Store {
         }
         if let Some(RequestKey { owner, key, digest }) = request {
             change.execute(
-                "INSERT OR REPLACE INTO requests (owner, key, digest, job, created_at) VALUES (?, ?, ?, ?, ?)",
-                params![owner, key, digest, job.id(), job.created_at],
+                &format!(
+                    "INSERT OR REPLACE INTO requests (owner, key, digest, job, counted_at) VALUES (?, ?, ?, ?, {COUNT})"
+                ),
+                params![owner, key, digest, job.id()],
             )?;
         }
         insert_events(&change, job.id(), job.created_at, events)?;
@@ -62,13 +63,14 @@ impl Store {
         earlier(&self.read(), request)
     }
 
-    /// Forgets keys of requests, uploads that are over, and where something was, that are older than this.
-    pub fn forget_requests(&self, before: i64) -> Result<(), StoreError> {
+    /// Forgets keys of requests, uploads that are over, and where something was, that are older than this many seconds.
+    pub fn forget_requests(&self, age: u64) -> Result<(), StoreError> {
         let connection = self.write();
-        connection.prepare_cached("DELETE FROM requests WHERE created_at < ?")?.execute([before])?;
-        connection.prepare_cached("DELETE FROM gone WHERE at < ?")?.execute([before])?;
-        let ended = "DELETE FROM uploads WHERE status <> 'pending' AND created_at < ?";
-        connection.prepare_cached(ended)?.execute([before])?;
+        for what in
+            ["requests WHERE counted_at", "gone WHERE counted_at", "uploads WHERE status <> 'pending' AND kept_until"]
+        {
+            connection.prepare_cached(&format!("DELETE FROM {what} < {COUNT} - ?"))?.execute([signed(age)])?;
+        }
         Ok(())
     }
 
@@ -149,7 +151,7 @@ impl Store {
         let mut connection = self.write();
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         change.prepare_cached("UPDATE clock SET seconds = seconds + ?")?.execute([signed(seconds)])?;
-        let now: i64 = change.prepare_cached("SELECT seconds FROM clock")?.query_row([], |row| row.get(0))?;
+        let now: i64 = change.prepare_cached(&format!("SELECT {COUNT}"))?.query_row([], |row| row.get(0))?;
         let new =
             "UPDATE jobs SET kept_from = ? WHERE kept_from IS NULL AND finished_at IS NOT NULL AND NOT is_trimmed";
         change.prepare_cached(new)?.execute([now])?;
@@ -160,9 +162,17 @@ impl Store {
     /// Jobs that have been over since before a moment of that count and of which more than a model is left, the oldest first.
     pub fn kept_before(&self, moment: i64, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
         let sql = format!(
-            "SELECT {RECORD} FROM jobs WHERE kept_from < ? AND finished_at IS NOT NULL AND NOT is_trimmed ORDER BY kept_from LIMIT ?"
+            "SELECT {RECORD} FROM jobs WHERE kept_from < ? AND finished_at IS NOT NULL AND NOT is_trimmed ORDER BY kept_from"
         );
-        Ok(readable(entries(&self.read(), &sql, params![moment, signed(limit as u64)])?))
+        let connection = self.read();
+        let mut statement = connection.prepare_cached(&sql)?;
+        // Those that cannot be read stay, and do not stand before the others.
+        let readable = statement.query_map([moment], entry_of)?.filter_map(|entry| match entry {
+            Ok(Ok(job)) => Some(Ok(*job)),
+            Ok(Err(_)) => None,
+            Err(error) => Some(Err(error)),
+        });
+        Ok(readable.take(limit).collect::<Result<_, _>>()?)
     }
 
     /// Changes a job and notes what happened, all of it or nothing; the job as it is then. `change` sees it as it is now, and gives the events, or nothing where
@@ -191,10 +201,10 @@ impl Store {
     }
 
     /// Forgets a job and all that is known of it; whether it was known.
-    pub fn delete_job(&self, id: &str, now: i64) -> Result<bool, StoreError> {
+    pub fn delete_job(&self, id: &str) -> Result<bool, StoreError> {
         let mut connection = self.write();
         let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        note_gone(&write, "jobs", id, now)?;
+        note_gone(&write, "jobs", id)?;
         for table in ["events", "metadata"] {
             write.execute(&format!("DELETE FROM {table} WHERE job = (SELECT seq FROM jobs WHERE id = ?)"), [id])?;
         }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::StoreError;
 
 /// Step N brings version N to version N + 1. A step that was released never changes again.
-const STEPS: [&str; 3] = [FIRST, SECOND, THIRD];
+const STEPS: [&str; 4] = [FIRST, SECOND, THIRD, FOURTH];
 
 /// The version of the tables.
 pub(super) const VERSION: i64 = STEPS.len() as i64;
@@ -76,6 +76,20 @@ DROP INDEX jobs_by_end;
 CREATE INDEX jobs_by_age ON jobs (kept_from) WHERE finished_at IS NOT NULL AND NOT is_trimmed;
 CREATE TABLE clock (seconds INTEGER NOT NULL);
 INSERT INTO clock (seconds) VALUES (0);
+";
+
+/// Files, uploads and keys of requests are kept by the same count. What had been kept by the clock until now has the rest of its time, or all of it once more.
+const FOURTH: &str = "
+ALTER TABLE files ADD COLUMN kept_until INTEGER;
+UPDATE files SET kept_until = (SELECT seconds FROM clock) + MAX(0, expires_at - CAST(strftime('%s', 'now') AS INTEGER)) WHERE expires_at IS NOT NULL;
+DROP INDEX files_by_expiry;
+CREATE INDEX files_by_expiry ON files (kept_until) WHERE kept_until IS NOT NULL;
+ALTER TABLE uploads ADD COLUMN kept_until INTEGER NOT NULL DEFAULT 0;
+UPDATE uploads SET kept_until = (SELECT seconds FROM clock) + expires_at - created_at;
+ALTER TABLE requests RENAME COLUMN created_at TO counted_at;
+UPDATE requests SET counted_at = (SELECT seconds FROM clock);
+ALTER TABLE gone RENAME COLUMN at TO counted_at;
+UPDATE gone SET counted_at = (SELECT seconds FROM clock);
 ";
 
 /// `PRAGMA auto_vacuum`: pages go back to the disk when they are asked to.

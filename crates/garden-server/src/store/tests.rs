@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use rusqlite::params;
+
 use super::migrations::VERSION;
 use super::*;
 use crate::job::{Hold, JobRecord, Status, Wish};
@@ -72,23 +74,28 @@ fn files_are_listed_page_by_page() {
     assert!(!store.add_file(&file("file-5", "vision", None), 59).unwrap(), "fifty bytes are here, and ten more come");
     let ids =
         |listed: Listed<FileRecord>| (listed.rows.into_iter().map(|file| file.id).collect::<Vec<_>>(), listed.has_more);
-    let all = |page: &Page| ids(store.files(page, None).unwrap());
+    let all = |page: &Page| ids(store.files(page, None, 9).unwrap());
     assert_eq!(all(&page(None, 2)), (vec!["file-4".to_string(), "file-3".into()], true));
     assert_eq!(all(&page(Some("file-3"), 3)), (vec!["file-2".to_string(), "file-1".into(), "file-0".into()], false));
     assert_eq!(all(&Page { is_ascending: true, ..page(Some("file-3"), 3) }), (vec!["file-4".to_string()], false));
-    assert!(matches!(store.files(&page(Some("file-none"), 3), None), Err(StoreError::NoSuchPlace)));
-    assert_eq!(ids(store.files(&page(None, 9), Some("vision")).unwrap()).0, ["file-3", "file-1"]);
+    assert!(matches!(store.files(&page(Some("file-none"), 3), None, 9), Err(StoreError::NoSuchPlace)));
+    let of_vision = |now| ids(store.files(&page(None, 9), Some("vision"), now).unwrap()).0;
+    assert_eq!((of_vision(49), of_vision(50)), (vec!["file-3".to_string(), "file-1".into()], vec!["file-3".into()]));
     assert_eq!(store.bytes().unwrap(), 50);
-    assert_eq!(
-        (store.expired_files(49).unwrap().len(), store.expired_files(50).unwrap()[0].id.as_str()),
-        (0, "file-1")
-    );
-    assert!(store.delete_file("file-1", 9).unwrap() && !store.delete_file("file-1", 9).unwrap());
+    // Whatever the clock says, it is deleted once the server has run for the 49 seconds that it was to be kept.
+    store.count_time(48).unwrap();
+    assert!(store.expired_files().unwrap().is_empty());
+    store.count_time(1).unwrap();
+    assert_eq!(store.expired_files().unwrap()[0].id, "file-1");
+    assert!(store.delete_file("file-1").unwrap() && !store.delete_file("file-1").unwrap());
     assert_eq!(store.file("file-1").unwrap(), None);
     // A client that deletes what it lists goes on behind it, for a while.
     assert_eq!(all(&page(Some("file-1"), 3)), (vec!["file-0".to_string()], false));
+    store.count_time(11).unwrap();
+    store.forget_requests(11).unwrap();
+    assert_eq!(all(&page(Some("file-1"), 3)).0.len(), 1);
     store.forget_requests(10).unwrap();
-    assert!(store.files(&page(Some("file-1"), 3), None).is_err());
+    assert!(store.files(&page(Some("file-1"), 3), None, 9).is_err());
     // It is all there for the next one.
     let again = Store::open(&fresh.path()).unwrap();
     assert_eq!(again.file("file-4").unwrap(), Some(file("file-4", "fine-tune", None)));
@@ -116,7 +123,10 @@ fn an_upload_ends_once() {
     assert_eq!(add("part_1", "upload_1", 3), PartAdded::Yes);
     assert_eq!(add("part_2", "upload_none", 9), PartAdded::NotPending, "a part belongs to an upload");
     assert_eq!((store.bytes().unwrap(), store.has_part("part_1").unwrap()), (3, true));
-    assert_eq!((store.expired_uploads(99).unwrap().len(), store.expired_uploads(100).unwrap().len()), (0, 1));
+    store.count_time(98).unwrap();
+    assert!(store.expired_uploads().unwrap().is_empty());
+    store.count_time(1).unwrap();
+    assert_eq!(store.expired_uploads().unwrap().len(), 1);
     assert!(store.end_upload("upload_1", "completed", Some(&file("file-u", "fine-tune", None))).unwrap());
     assert!(!store.end_upload("upload_1", "cancelled", None).unwrap(), "it was over");
     assert_eq!(add("part_3", "upload_1", 99), PartAdded::NotPending);
@@ -182,7 +192,7 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
     store.note_disk("a", Some(40)).unwrap();
     assert_eq!((store.not_measured(9).unwrap().len(), store.bytes().unwrap()), (3, 40));
     assert!(!store.add_file(&file("f", "fine-tune", None), 49).unwrap());
-    store.delete_job("b", 9).unwrap();
+    store.delete_job("b").unwrap();
     assert!(store.job("b").unwrap().is_none() && with(&[("team", "b")]).is_empty());
 }
 
@@ -198,12 +208,14 @@ fn a_request_that_is_sent_twice_makes_one_job() {
     assert!(matches!(add("m", &key("two", "b")), Added::New), "another client's key");
     assert!(store.job("l").unwrap().is_none());
     // It is known for a while, and no longer than its job.
-    store.forget_requests(1).unwrap();
+    store.count_time(9).unwrap();
+    store.forget_requests(9).unwrap();
     assert!(matches!(add("l", &key("one", "b")), Added::OtherBody));
-    store.delete_job("m", 9).unwrap();
+    store.delete_job("m").unwrap();
     assert!(matches!(add("m", &key("two", "c")), Added::New));
-    store.forget_requests(2).unwrap();
+    store.forget_requests(8).unwrap();
     assert!(matches!(add("n", &key("one", "b")), Added::New));
+    assert!(matches!(add("o", &key("two", "d")), Added::OtherBody), "that one is newer");
 }
 
 #[test]
@@ -287,7 +299,13 @@ fn jobs_are_old_by_the_time_that_the_server_has_run() {
     let month = 30 * 86_400;
     assert_eq!(store.count_time(month).unwrap(), month);
     assert!(store.kept_before(0, 9).unwrap().is_empty(), "nothing is older than the server has seen");
-    assert_eq!(store.kept_before(1, 9).unwrap().iter().map(JobRecord::id).collect::<Vec<_>>(), ["a", "b"]);
+    let kept_before = |limit| -> Vec<String> {
+        store.kept_before(1, limit).unwrap().iter().map(|job| job.id().to_string()).collect()
+    };
+    assert_eq!(kept_before(9), ["a", "b"]);
+    // One that cannot be read does not stand before the others for ever.
+    store.write().execute("UPDATE jobs SET record = '{' WHERE id = 'a'", []).unwrap();
+    assert_eq!(kept_before(1), ["b"]);
 }
 
 #[test]
@@ -302,10 +320,23 @@ fn tables_of_the_first_version_are_brought_up() {
     let insert = "INSERT INTO jobs (id, status, priority, record) VALUES (?, 'succeeded', 0, ?)";
     old.execute(insert, ["a", &record.to_string()]).unwrap();
     old.execute(insert, ["b", "not JSON"]).unwrap();
+    let insert = "INSERT INTO files (id, bytes, created_at, filename, purpose, extension, expires_at)
+                  SELECT ?, 1, 1, 'a', 'b', 'c', strftime('%s', 'now') + ?";
+    old.execute(insert, params!["old", -7]).unwrap();
+    old.execute(insert, params!["young", 3600]).unwrap();
     drop(old);
     let store = Store::open(&path).unwrap();
     assert_eq!(store.count_time(0).unwrap(), 0);
     assert_eq!(store.kept_before(1, 9).unwrap()[0].id(), "a", "its time begins with the first start");
+    let expired = |seconds| -> Vec<String> {
+        store.count_time(seconds).unwrap();
+        store.expired_files().unwrap().into_iter().map(|file| file.id).collect()
+    };
+    assert_eq!(
+        (expired(0), expired(3500), expired(101)),
+        (vec!["old".to_string()], vec!["old".into()], vec!["old".into(), "young".into()])
+    );
+    store.forget_requests(3602).unwrap();
     let key = RequestKey { owner: String::new(), key: "once".into(), digest: "any".into() };
     let again = store.add_job(&job("c", Status::Queued, 0), &[], Some(&key)).unwrap();
     assert!(matches!(again, Added::Known(known) if known.id() == "a"));

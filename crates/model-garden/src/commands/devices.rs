@@ -1,7 +1,7 @@
 //! `model-garden devices`: where training would compute, and why not on a GPU. Other commands ask it in a process of its own, since whoever opens a GPU
 //! holds some hundred megabytes of it and of host memory until its end, and a process that only watches should not.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use garden_device::{Cpu, CpuBf16, Cuda, Device, Unavailable};
 use garden_memory::Bytes;
@@ -143,9 +143,9 @@ pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure
 
 /// A look by a process that ends after it.
 fn look_elsewhere() -> Result<Look, Failure> {
-    let program =
-        std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
-    let looked = Command::new(program)
+    let program = garden_guard::own_program()
+        .map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
+    let looked = garden_guard::command_of(program.as_os_str())
         .args(["devices", "--format", "json"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -200,7 +200,8 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     fs::create_dir_all(folder).map_err(|error| failed("cannot create the state folder", &error))?;
     let log = folder.join("supervisor.log");
     let file = File::create(&log).map_err(|error| failed("cannot write the supervisor's log", &error))?;
-    let program = std::env::current_exe().map_err(|error| failed("cannot find this program's executable", &error))?;
+    let program =
+        garden_guard::own_program().map_err(|error| failed("cannot find this program's executable", &error))?;
     let is_behind = |words: &[OsString]| words.iter().any(|word| word == "--");
     let mut words: Vec<OsString> = Vec::new();
     for word in std::env::args_os().skip(1) {
@@ -209,7 +210,7 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
             words.push(word);
         }
     }
-    let mut child = start_in_background(&program, &words, None, file)
+    let mut child = start_in_background(program, &words, None, file)
         .map_err(|error| failed("cannot start the supervisor", &error))?;
     let patience = Instant::now() + BEGINNING;
     while Instant::now() < patience {

@@ -6,6 +6,7 @@ pub mod job;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use garden_server::store::StoreError;
 use garden_server::{Error, FolderError, KEYS_VARIABLE as KEYS, Settings, serve};
 use garden_train::DeviceChoice;
 
@@ -34,8 +35,8 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
     if std::env::var_os(ALLOCATOR[0].0).is_none() {
         drop(garden_guard::begin_anew(&ALLOCATOR));
     }
-    let program =
-        std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
+    let program = garden_guard::own_program()
+        .map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
     for folder in arguments.models.iter().chain(&arguments.datasets) {
         if !folder.is_dir() {
             return Err(Failure {
@@ -72,7 +73,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         sets_unknown_aside: arguments.set_unknown_aside,
         rate: arguments.rate_limit,
         patience: arguments.patience,
-        program,
+        program: program.to_path_buf(),
         say: Box::new(move |words| teller.say(&format!("model-garden: {words}"))),
     };
     let (folder, has_keys, has_models) =
@@ -97,7 +98,14 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
             )),
             Error::Models(_) => Some("rename a folder or a link, or change --models or --alias".into()),
             Error::Folder(_, FolderError::Newer(_)) => Some("use that version, or another --data-dir".into()),
-            Error::Folder(..) | Error::Database(..) => Some("choose another --data-dir".into()),
+            Error::Folder(_, FolderError::NoLinks(_)) => {
+                Some("choose a --data-dir that is on one file system with hard links, with all folders in it".into())
+            }
+            Error::Database(_, StoreError::Newer(_)) => Some("use that version, or another --data-dir".into()),
+            Error::Database(..) => {
+                Some("put back the newest backup (serve restore) into a new folder, or choose another --data-dir".into())
+            }
+            Error::Folder(..) => Some("choose another --data-dir".into()),
             Error::Threads(_) => None,
         };
         Failure { what: error.to_string(), causes: Vec::new(), hint }

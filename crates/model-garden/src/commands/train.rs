@@ -323,9 +323,9 @@ fn keep_trace(folder: &Path) {
 
 fn config(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<GuardConfig, Failure> {
     let (job, recipe) = (&prepared.job, &prepared.job.recipe);
-    let program =
-        std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
-    let command = vec![program.into_os_string(), "train-worker".into(), job_path.as_os_str().to_owned()];
+    let program = garden_guard::own_program()
+        .map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
+    let command = vec![program.into(), "train-worker".into(), job_path.as_os_str().to_owned()];
     let around = garden_probe::memory_limit();
     Ok(GuardConfig {
         command,

@@ -136,8 +136,14 @@ fn a_look_ends_with_findings_or_a_reason() {
     assert_eq!(of(&looking, &empty, Process::Running(7), &none), Action::Nothing);
     let found = |findings| FolderState { findings: Some(findings), ..FolderState::default() };
     assert!(matches!(of(&looking, &found(Findings::default()), Process::Running(7), &none), Action::Queue(_)));
-    let plan =
-        PlannedMemory { fits: false, host_bytes: 1, gpu_bytes: None, headline: "h".into(), told: Default::default() };
+    let plan = PlannedMemory {
+        fits: false,
+        host_bytes: 1,
+        gpu_bytes: None,
+        disk_bytes: None,
+        headline: "h".into(),
+        told: Default::default(),
+    };
     let no_fit = Findings { plan: Some(plan), ..Findings::default() };
     let refused = of(&looking, &found(no_fit), Process::None, &none);
     assert!(matches!(refused, Action::Refuse(_, error) if error.code == "does_not_fit"));

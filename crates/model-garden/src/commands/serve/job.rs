@@ -189,6 +189,7 @@ fn findings(hidden: &Hidden, recipe: Recipe, printer: &Printer) -> Result<Findin
             fits: planned.fits,
             host_bytes: planned.plan.total_bytes,
             gpu_bytes: is_gpu.then_some(planned.plan.device_bytes),
+            disk_bytes: Some(planned.plan.disk.total_bytes),
             // The answer; what it is about is the job.
             headline: planned.headline.lines().next().unwrap_or_default().to_string(),
             told: hidden.value(planned.told),
@@ -270,7 +271,7 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
             JobOutcome::Done { tokens: Some(end.progress.tokens), words: answer }
         }
         (Outcome::Program(train::worker::DISK_FULL), _) => {
-            JobOutcome::NoSpace { words: "no space was left for a checkpoint".into() }
+            JobOutcome::NoSpace { words: "too little space was left for its checkpoints".into() }
         }
         (Outcome::Program(train::worker::NO_ALLOWANCE), _) => {
             JobOutcome::NoQuota { words: "it stopped at its newest checkpoint".into() }

@@ -67,7 +67,21 @@ impl Server {
     }
 
     fn run(words: Vec<String>, data: &Path, environment: &[(&str, &str)]) -> Server {
-        let mut command: Command = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let command = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        Server::begin(command, words, data, environment)
+    }
+
+    /// Starts one whose program is in another place.
+    pub fn start_from(program: &Path, data: &Path) -> Server {
+        let words = ["serve", "--port", "0", "--device", "cpu", "--data-dir", data.to_str().unwrap(), "--models"];
+        let mut words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        words.push(repository("testdata/tiny-model").display().to_string());
+        let mut command = Command::new(program);
+        command.args(&words).stdin(Stdio::null());
+        Server::begin(command, words, data, &[])
+    }
+
+    fn begin(mut command: Command, words: Vec<String>, data: &Path, environment: &[(&str, &str)]) -> Server {
         let mut child =
             command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -61,11 +61,9 @@ fn a_job_at_its_quota_waits_at_its_checkpoint() {
         (3_000_000 - 2 * largest..4_000_000 + largest).contains(&kept_bytes),
         "{kept_bytes}, checkpoints of {largest}"
     );
-    // A checkpoint that is too much is not begun, so that something may be left: once a file takes that, nothing more is taken.
-    let rest = vec![b'\n'; 3_000_000_usize.saturating_sub(kept_bytes as usize)];
-    if !rest.is_empty() {
-        server.form("/v1/files", &[("purpose", None, b"fine-tune"), ("file", Some("rest.jsonl"), &rest)]).expect(200);
-    }
+    // It may wait a little below the quota, where its next checkpoints have no room: nothing is left with less.
+    drop(server);
+    let server = Server::start(&data, &["--quota", "1MB"]);
     assert_eq!(server.post("/v1/fine_tuning/jobs", &order(&file, 1)).status, 507, "no more jobs");
     assert_eq!(
         server.form("/v1/files", &[("purpose", None, b"fine-tune"), ("file", Some("a.jsonl"), b"{}\n")]).status,
@@ -133,29 +131,35 @@ fn a_clock_that_jumps_forward_deletes_nothing() {
     let server = Server::start(&data, &["--allow-commands"]);
     let command = id_of(&server.post("/api/jobs", &json!({"command": ["true"]})).expect(200));
     server.end_of(&command);
-    let file = server.upload("{}\n");
+    let (due, kept) = (server.upload("{}\n"), server.upload("{}\n"));
     drop(server);
     let code = "import sqlite3, sys
 base = sqlite3.connect(sys.argv[1])
 base.execute('UPDATE jobs SET finished_at = finished_at - 40 * 86400, created_at = created_at - 40 * 86400')
-base.execute('UPDATE files SET expires_at = 1')
+base.execute('UPDATE files SET expires_at = 1, kept_until = 3600')
+base.execute('UPDATE files SET kept_until = 0 WHERE id = ?', [sys.argv[2]])
 base.commit()";
     if !Command::new("python3")
         .args(["-c", code])
         .arg(data.join("garden.db"))
+        .arg(&due)
         .status()
         .is_ok_and(|ended| ended.success())
     {
         return garden_testing::missing("python3 with sqlite3");
     }
     let server = Server::start(&data, &["--allow-commands", "--keep", "30d"]);
-    // What has had its time is looked for: this file had.
+    // What has had its time is looked for: one file had. The other one has only by the clock, and nobody is given it as long as that is so.
     let deadline = Instant::now() + PATIENCE;
-    while data.join("files").join(format!("{file}.jsonl")).exists() {
+    let is_there = |file: &str| data.join("files").join(format!("{file}.jsonl")).exists();
+    while is_there(&due) {
         assert!(Instant::now() < deadline, "nobody looks");
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_secs(1));
+    assert!(is_there(&kept), "by the clock it was old");
+    assert_eq!(server.get(&format!("/v1/files/{kept}")).status, 404);
+    assert_eq!(server.get("/v1/files").expect(200)["data"], json!([]));
     assert_eq!(server.job(&command)["status"], json!("succeeded"));
 }
 
@@ -270,6 +274,18 @@ fn a_full_disk_is_waited_for() {
     let whole = server.submit(&order(&file, 30));
     server.end_of(&whole);
     let expected = adapter(&server, &whole);
+    // What could not be written to its end does not begin, and why is said in numbers.
+    let mut large = order(&file, 600);
+    large["model_garden"]["recipe"]["save_steps"] = json!(1);
+    large["model_garden"]["recipe"]["save_total_limit"] = json!(1000);
+    let large = server.submit(&large);
+    let held = server.wait(&large, |job| job["model_garden"]["waits_for"] == "disk");
+    assert_eq!(held["model_garden"]["started_at"], Value::Null);
+    let events = server.get(&format!("/v1/fine_tuning/jobs/{large}/events")).text();
+    assert!(
+        events.contains("for its checkpoints and its result") && events.contains("MiB are left for it"),
+        "{events}"
+    );
     let id = server.submit(&order(&file, 30));
     server.wait(&id, |job| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 6));
     disk.fill();

@@ -238,6 +238,52 @@ fn what_nobody_knows_is_named_and_left() {
     }
 }
 
+/// Whatever somebody has put there, by whatever name: the server starts, leaves it, and can move it aside.
+#[test]
+fn odd_names_hinder_nothing() {
+    use std::os::unix::ffi::OsStrExt;
+    let data = scratch("serve-odd");
+    Server::start(&data, &[]).upload("{}\n");
+    let letters = "0".repeat(24);
+    let no_text = data.join("jobs").join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    fs::create_dir_all(&no_text).unwrap();
+    fs::create_dir_all(data.join("jobs/two\nlines\u{1b}[31m")).unwrap();
+    // Named as what a kill leaves, and something else.
+    fs::create_dir_all(data.join("incoming").join(format!("file-{letters}"))).unwrap();
+    for name in ["gone-ftjob", "check"] {
+        fs::write(data.join("jobs").join(format!("{name}-{letters}")), "a file").unwrap();
+    }
+    drop(Server::start(&data, &["--allow-commands"]));
+    assert!(no_text.exists());
+    let folder = data.display().to_string();
+    let words = ["serve", "--port", "0", "--device", "cpu", "--data-dir", &folder, "--set-unknown-aside"];
+    let mut child = Killed(model_garden(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let told = BufReader::new(child.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let moved = told.take(5).find(|line| line.contains("moved aside")).unwrap();
+    assert!(moved.contains("`jobs/two\u{fffd}lines\u{fffd}[31m`"), "what a terminal obeys is not printed: {moved}");
+    assert_eq!(fs::read_dir(data.join("jobs")).unwrap().count(), 0);
+}
+
+/// Folders of the folder on another disk: jobs could not have their own names for files there.
+#[test]
+fn a_folder_on_two_disks_is_refused() {
+    let (data, elsewhere) = (scratch("serve-two-disks"), Path::new("/dev/shm"));
+    let [here, there] = [Path::new(env!("CARGO_TARGET_TMPDIR")), elsewhere].map(|path| fs::metadata(path).ok());
+    if here.zip(there).is_none_or(|(here, there)| {
+        std::os::unix::fs::MetadataExt::dev(&here) == std::os::unix::fs::MetadataExt::dev(&there)
+    }) {
+        return garden_testing::skip("a second file system is needed, at /dev/shm");
+    }
+    let jobs = elsewhere.join(format!("serve-two-disks-{}", std::process::id()));
+    fs::create_dir_all(&jobs).unwrap();
+    drop(Server::start(&data, &[]));
+    fs::remove_dir(data.join("jobs")).unwrap();
+    std::os::unix::fs::symlink(&jobs, data.join("jobs")).unwrap();
+    let told = refused(&data, &[]);
+    assert!(told.contains("hard links") && told.contains("on one file system"), "{told}");
+    fs::remove_dir_all(&jobs).unwrap();
+}
+
 /// A first start that failed half-way.
 #[test]
 fn a_folder_that_was_begun_is_taken() {

@@ -163,6 +163,15 @@ fn a_command_whose_guard_is_killed_runs_once_at_a_time() {
     assert_eq!(job["status"], json!("succeeded"), "{job:#}");
     assert!(!is_running(program), "the first one has ended");
     assert_eq!(std::fs::read_to_string(folder.join("out/count")).unwrap(), "begin\nbegin\nend\n");
+    // The same where no file tells of the program: the disk had no room for it, say.
+    let script = "if [ -e pid ]; then exit 0; fi; echo $$ > pid
+(while :; do rm -f .guard/state.json; sleep 0.05; done) & sleep 1; kill -9 $PPID; sleep 600";
+    let job = server.post("/api/jobs", &json!({"command": ["sh", "-c", script]})).expect(200);
+    let id = job["id"].as_str().unwrap().to_string();
+    let job = server.end_of(&id);
+    assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+    let first = std::fs::read_to_string(server.data.join("jobs").join(&id).join("out/pid")).unwrap();
+    assert!(!is_running(first.trim().parse().unwrap()), "the first one goes on beside the second");
     // Cancelled while nobody guards it, its program ends, too.
     let id = server.post("/api/jobs", &counting(600)).expect(200)["id"].as_str().unwrap().to_string();
     server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
@@ -209,6 +218,26 @@ fn a_job_that_a_scheduler_warns_goes_on() {
     server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
     warn(&id, "-USR2");
     check(&id);
+}
+
+/// An upgrade takes the program away, if only for a moment: a trainer that is started again then, and a job that begins then, are started from what runs.
+#[test]
+fn jobs_start_while_the_program_is_taken_away() {
+    let place = scratch("serve-upgrade");
+    std::fs::create_dir_all(&place).unwrap();
+    let program = place.join("model-garden");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_model-garden"), &program).unwrap();
+    let server = Server::start_from(&program, &place.join("data"));
+    let file = server.upload(&rows(20));
+    let id = server.submit(&order(&file, 12));
+    server.wait(&id, in_its_midst);
+    std::fs::remove_file(&program).unwrap();
+    let (_, trainer) = workers(&server.data, &id);
+    std::process::Command::new("kill").args(["-9", &trainer.unwrap().to_string()]).status().unwrap();
+    let job = server.end_of(&id);
+    assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+    let begun = server.end_of(&server.submit(&order(&file, 1)));
+    assert_eq!(begun["status"], json!("succeeded"), "{begun:#}");
 }
 
 /// Kills at random while jobs run; every job ends once, with the result of one that nothing happened to. `GARDEN_KILLS` is how often.

@@ -24,6 +24,8 @@ impl Hidden {
             (format!("{own}/"), String::new()),
             (own, "the job's folder".to_string()),
         ];
+        let program = garden_guard::own_program().ok().map(|program| program.display().to_string());
+        places.extend(program.map(|program| (program, "model-garden".to_string())));
         if let Work::Training { recipe } = work {
             let name = |path: &Path| path.file_name().map(|name| name.display().to_string()).unwrap_or_default();
             let datasets = recipe.datasets.iter().chain(&recipe.eval_dataset);
