@@ -111,7 +111,7 @@ impl<'a> Progress<'a> {
     /// The parts of the line, in the order in which they are read, each with its rank: those of the highest go first where room is short.
     fn parts(&self) -> Vec<(u8, String)> {
         let mut parts = vec![(0, format!("step {}/{}", self.step, self.steps))];
-        parts.extend(self.loss.map(|loss| (2, format!("loss {loss:.4}"))));
+        parts.extend(self.loss.map(|loss| (2, format!("mean loss {loss:.4}"))));
         parts.extend(self.rate.map(|rate| (5, format!("rate {rate:.2e}"))));
         parts.extend(self.pace().map(|pace| (4, format!("{}/step", short_time(pace)))));
         match self.planned {
