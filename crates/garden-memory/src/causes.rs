@@ -233,9 +233,10 @@ fn weigh_shape(entry: &Entry, context: &Context, scales: &mut Scales) {
     let expected: Vec<&str> = entry.typical.iter().map(|&m| in_words(m)).collect();
     let expected = expected.join(" or ");
     if entry.typical.contains(&mechanism) {
-        // Steps at evaluations and checkpoints are seen with their cause.
-        scales.is_earned |= mechanism == Mechanism::Staircase;
-        scales.speaks_for(3.0, format!("the shape fits: {}", in_words(mechanism)));
+        // Steps at evaluations and checkpoints are seen with their cause, and hardly anything else makes them.
+        let is_seen = mechanism == Mechanism::Staircase;
+        scales.is_earned |= is_seen;
+        scales.speaks_for(if is_seen { 8.0 } else { 3.0 }, format!("the shape fits: {}", in_words(mechanism)));
     } else if let Some(how) = may_be_a_fill(context).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
         scales.speaks_for(3.0, how);
     } else if entry.possible.contains(&mechanism) {

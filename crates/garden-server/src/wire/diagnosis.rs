@@ -23,6 +23,10 @@ pub(crate) struct Diagnosis {
     phases: Vec<Phase>,
     causes: Vec<Cause>,
     ruled_out: Vec<RuledOut>,
+    /// The cause that the advice names, by its id: only where a measurement besides the shape points to it.
+    suspect: Option<String>,
+    /// The command that finds the piece that keeps memory, while a training grows.
+    next_command: Option<String>,
     claims: Vec<Claim>,
     evidence: Vec<Evidence>,
     advice: Vec<String>,

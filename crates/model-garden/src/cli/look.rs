@@ -100,7 +100,7 @@ Examples:
       --after b1.jsonl b2.jsonl b3.jsonl
   model-garden compare before.csv after.csv --from 20 --format html \\
       -o compare.html
-  model-garden compare main.csv branch.csv --fail-on more";
+  model-garden compare before.csv after.csv --fail-on more";
 
 /// Arguments of `model-garden compare`.
 #[derive(Debug, Args)]

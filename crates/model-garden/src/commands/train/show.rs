@@ -253,11 +253,11 @@ mod tests {
             assert!(line.chars().count() < columns, "{columns}: {line}");
             expected.assert_eq(&line);
         };
-        check(&progress, 60, expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left"]);
+        check(&progress, 60, expect_test::expect!["██████████······ step 7345/12000  10.5 GiB  1 h 49 min left"]);
         check(
             &progress,
             80,
-            expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB of 11.0 GiB planned  1 h 49 min left"],
+            expect_test::expect!["███████████······· step 7345/12000  mean loss 0.1235  10.5 GiB  1 h 49 min left"],
         );
         check(
             &progress,
