@@ -263,21 +263,21 @@ mod tests {
             &progress,
             100,
             expect_test::expect![
-                "██████···· step 7345/12000  loss 0.1235  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+                "███·· step 7345/12000  mean loss 0.1235  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
             ],
         );
         check(
             &progress,
             120,
             expect_test::expect![
-                "██████████······ step 7345/12000  loss 0.1235  rate 1.23e-5  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+                "███████···· step 7345/12000  mean loss 0.1235  rate 1.23e-5  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
             ],
         );
         progress.is_evaluating = true;
         check(
             &progress,
             80,
-            expect_test::expect!["███████···· step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left  evaluating"],
+            expect_test::expect!["████·· step 7345/12000  mean loss 0.1235  10.5 GiB  1 h 49 min left  evaluating"],
         );
     }
 }
