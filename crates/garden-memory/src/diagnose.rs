@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::advice::{advice, advice_for_too_few};
+use crate::advice::{advice, advice_for_too_few, next_command, suspect};
 use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::claims::Claims;
@@ -218,6 +218,10 @@ pub(crate) fn judge_part(
     if !is_of_file_pages_alone(&held, &total) {
         return held;
     }
+    // What is neither anonymous nor known to be file pages may be shared memory, which nobody can reclaim.
+    if !trace.has(Quantity::File) && !trace.has(Quantity::Shmem) {
+        return total;
+    }
     total.finding.mechanism = Mechanism::FilePages;
     if total.finding.verdict == Verdict::Leak {
         total.finding.verdict = Verdict::Growing;
@@ -286,7 +290,8 @@ fn judge_as_part(
             let context = Context::gather(trace, part, timeline, &judged, shape, facts, None);
             let claims = Claims::of(&context);
             let forecast = forecast(&context, &claims);
-            summary(&context, &claims, &forecast, headroom(&context, &forecast).as_ref())
+            let odds = weigh_causes(&context).likelihood;
+            summary(&context, &claims, &forecast, headroom(&context, &forecast, odds.as_ref()).as_ref())
         }
         None => too_few(judged.series.points.len()),
     };
@@ -306,9 +311,10 @@ fn tell(context: &Context) -> Diagnosis {
     let finding = context.finding;
     let claims = Claims::of(context);
     let forecast = forecast(context, &claims);
-    let (causes, ruled_out) = weigh_causes(context);
-    let likelihood = context.likelihood();
-    let (headroom, sensitivity) = (headroom(context, &forecast), sensitivity(context, &claims));
+    let weighed = weigh_causes(context);
+    let likelihood = weighed.likelihood;
+    let headroom = headroom(context, &forecast, likelihood.as_ref());
+    let sensitivity = sensitivity(context, &claims);
     Diagnosis {
         verdict: finding.verdict,
         mechanism: finding.mechanism,
@@ -320,14 +326,16 @@ fn tell(context: &Context) -> Diagnosis {
         level: Some(context.level()),
         claims: claims.list(context, &forecast),
         evidence: evidence(context, &claims, likelihood.as_ref(), headroom.as_ref()),
-        advice: advice(context, &forecast, headroom.as_ref(), &causes),
+        advice: advice(context, &forecast, headroom.as_ref(), &claims, &weighed),
         forecast,
         headroom,
         sensitivity,
         clock: context.clock,
         phases: context.phases(),
-        causes,
-        ruled_out,
+        suspect: suspect(context, &weighed).map(|cause| cause.id),
+        next_command: next_command(context),
+        causes: weighed.causes,
+        ruled_out: weighed.ruled_out,
         processes: Vec::new(),
         parts: Vec::new(),
         series: Vec::new(),
@@ -353,6 +361,8 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         phases: Vec::new(),
         causes: Vec::new(),
         ruled_out: Vec::new(),
+        suspect: None,
+        next_command: None,
         claims: Vec::new(),
         evidence: Vec::new(),
         advice: advice_for_too_few(),

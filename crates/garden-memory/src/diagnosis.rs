@@ -514,6 +514,10 @@ pub struct Diagnosis {
     pub causes: Vec<Cause>,
     /// Causes that the numbers exclude.
     pub ruled_out: Vec<RuledOut>,
+    /// The cause that the advice names, by its id: only where a measurement beside the shape has earned it.
+    pub suspect: Option<&'static str>,
+    /// The command that finds the piece that keeps memory, where there is one.
+    pub next_command: Option<String>,
     /// The numbers that the sentences state, with their intervals: sentences are made of these.
     pub claims: Vec<Claim>,
     /// What the verdict rests on.

@@ -7,7 +7,7 @@ use crate::diagnosis::{Claim, Clock, Evidence, Headroom, Likelihood, Mechanism, 
 use crate::headroom::is_at_the_cap;
 use crate::libraries::Library;
 use crate::number::counted;
-use crate::phrasing::{place, rate, size};
+use crate::phrasing::{duration, place, rate, size};
 use crate::series::JudgedMemory;
 use crate::trace::{Quantity, Subject};
 use crate::trend::Trend;
@@ -56,9 +56,8 @@ pub(crate) fn evidence(
     list.extend(end_of_run(context, claims));
     if finding.verdict == Verdict::Leak && finding.endless {
         list.push(Evidence::words(
-            "No passes over data are known. Growth that has lasted so long (--leak-after), has added a tenth of the limit (or a \
-             quarter of the level) and shows no sign of slowing is called a leak; a cache that takes as long to fill would look the \
-             same.",
+            "No passes over data are known. Growth that has lasted so long (--leak-after), has added a tenth of the limit or doubled \
+             memory, and shows no sign of slowing is called a leak; a cache that takes as long to fill would look the same.",
         ));
     } else if finding.verdict == Verdict::Leak {
         list.push(Evidence::words(
@@ -82,11 +81,10 @@ pub(crate) fn evidence(
     list.extend(blind_spot(context, claims));
     if context.shape.points.len() < 12 {
         list.push(Evidence::words(format!(
-            "{} samples show a straight line or its end, but not slow curvature, waves shorter than {:.0} {}s or \
-             slow growth under fast growth.",
+            "{} samples show a straight line or its end, but not slow curvature, waves shorter than {} or slow growth \
+             under fast growth.",
             context.shape.points.len(),
-            2.0 * context.shape.spacing,
-            context.clock.unit()
+            duration(context, 2.0 * context.shape.spacing)
         )));
     }
     list
@@ -226,14 +224,13 @@ fn count_evidence(context: &Context) -> Vec<Evidence> {
 }
 
 fn wave_evidence(context: &Context) -> Option<Evidence> {
-    let unit = context.clock.unit();
     match context.shape.waves {
         Waves::Teeth(teeth) => Some(Evidence::number(
             format!(
-                "{} complete climbs and drops of {} every {:.0} {unit}s; the floor between them is judged, not the peaks.",
+                "{} complete climbs and drops of {} every {}; the floor between them is judged, not the peaks.",
                 teeth.count,
                 size(teeth.height),
-                teeth.period
+                duration(context, teeth.period)
             ),
             teeth.height,
             "bytes",
@@ -329,7 +326,7 @@ fn blind_spot(context: &Context, claims: &Claims) -> Option<Evidence> {
 pub(crate) const CREEP: f64 = 4.0 * MIB as f64;
 
 /// The trend of a floor that creeps up by too little to be called growth: of the whole trace, or since the growth ended.
-fn creep(context: &Context) -> Option<Trend> {
+pub(crate) fn creep(context: &Context) -> Option<Trend> {
     let shape = context.shape;
     let from = match context.finding.verdict {
         Verdict::Flat | Verdict::Sawtooth => shape.first(),

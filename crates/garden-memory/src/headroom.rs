@@ -1,7 +1,7 @@
 //! How far memory is from its limit: judged beside growth, since a level that no longer grows can still be too high.
 
 use crate::context::Context;
-use crate::diagnosis::{Forecast, Headroom, Mechanism, Verdict};
+use crate::diagnosis::{Forecast, Headroom, Likelihood, Mechanism, Verdict};
 use crate::shape::Shape;
 use crate::stats::Point;
 
@@ -13,12 +13,12 @@ const AS_LONG_AGAIN: f64 = 1.0;
 const AT_THE_CAP: f64 = 0.05;
 
 /// The room left below the limit; `None` without a limit.
-pub(crate) fn headroom(context: &Context, forecast: &Forecast) -> Option<Headroom> {
+pub(crate) fn headroom(context: &Context, forecast: &Forecast, odds: Option<&Likelihood>) -> Option<Headroom> {
     let limit = context.facts.memory_limit?.as_f64();
     let left = limit - context.present();
     let spike = largest_spike(context.shape, &context.series.aside);
     let is_harmless = context.finding.mechanism == Mechanism::FilePages;
-    let in_reach = !is_harmless && (left < spike || left < NO_ROOM * limit || is_reached_soon(context, forecast));
+    let in_reach = !is_harmless && (left < spike || left < NO_ROOM * limit || is_reached_soon(context, forecast, odds));
     Some(Headroom { left_bytes: left as i64, spike_bytes: spike as u64, in_reach })
 }
 
@@ -43,11 +43,11 @@ fn largest_spike(shape: &Shape, aside: &[Point]) -> f64 {
 }
 
 /// Whether growth that may never end would reach the limit before it has lasted as long again.
-fn is_reached_soon(context: &Context, forecast: &Forecast) -> bool {
+fn is_reached_soon(context: &Context, forecast: &Forecast, odds: Option<&Likelihood>) -> bool {
     let (Some(growth), Some(limit)) = (context.finding.growth, context.facts.memory_limit) else { return false };
     let is_open = context.finding.verdict == Verdict::Growing && !context.finding.pausing;
     let fits = forecast.if_bounded.is_some_and(|plateau| plateau.bytes < limit.0);
-    let is_likely = context.likelihood().is_some_and(|odds| odds.leak >= 0.5);
+    let is_likely = odds.is_some_and(|odds| odds.leak >= 0.5);
     let time = (limit.as_f64() - context.present()) / growth.rate.value;
     is_open && !fits && is_likely && growth.rate.value > 0.0 && time <= AS_LONG_AGAIN * (growth.to - growth.from)
 }

@@ -10,15 +10,15 @@ use crate::growth::{
     rises_now, stretch,
 };
 use crate::jumps::Jumps;
-use crate::leak::{LeakTest, UNDIMINISHED};
-use crate::passes::Passes;
+use crate::leak::{LeakTest, ROOT_IS_SURE, UNDIMINISHED};
+use crate::passes::{Lacks, Passes};
 use crate::record_highs::thins_out;
 use crate::segments::Segment;
 use crate::shape::Shape;
 use crate::silence::stopped_at;
 use crate::stats::{Point, Rate, median, theil_sen};
 use crate::sublinear::{law_explains, power_of_time};
-use crate::trend::{Bend, Trend};
+use crate::trend::{Bend, Trend, line_over_power};
 use crate::waves::Waves;
 
 /// Fewest samples for a verdict.
@@ -88,8 +88,12 @@ pub(crate) struct Finding {
     pub leak_known_at: Option<f64>,
     /// Whether it is a leak by the rule for data without passes.
     pub endless: bool,
+    /// What it lacks to be one by that rule.
+    pub lacks: Option<Lacks>,
     /// The power of the time that growth which slows down follows.
     pub power: Option<f64>,
+    /// Whether growth that slowed down may have kept its pace lately, as far as its last straight stretch shows.
+    pub levelled: bool,
     /// The jumps of a growth that pauses between them.
     pub jumps: Option<JumpCount>,
 }
@@ -142,7 +146,9 @@ impl Finding {
             pausing: false,
             leak_known_at: None,
             endless: false,
+            lacks: None,
             power: None,
+            levelled: false,
             jumps: None,
         }
     }
@@ -217,8 +223,7 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
         // One curve that slows down is not two growths.
         return if finding.slowing { still_growing(shape, 0, None, passes) } else { finding };
     }
-    let pace = fill.rise / (fill.to - fill.from).max(shape.spacing);
-    if theil_sen(tail).is_none_or(|rate| rate.value > PLATEAU_RATE * pace) {
+    if theil_sen(tail).is_none_or(|rate| rate.value > PLATEAU_RATE * pace_of(shape, &fill)) {
         return still_growing(shape, 0, None, passes);
     }
     let border = shape.floor[shape.segments[broken.segment].start].x;
@@ -309,9 +314,16 @@ fn is_surely_over(shape: &Shape, plateau: f64, fill: &Stretch) -> bool {
     most_since(shape, plateau).is_some_and(|most| most < BREAK * pace_of(shape, fill))
 }
 
-/// The mean pace of a growth: one in jumps has no other.
+/// The mean pace of a growth: one in jumps has no other. A short fast stretch at the end of a long growth is not its pace.
 fn pace_of(shape: &Shape, fill: &Stretch) -> f64 {
-    fill.rise / (fill.to - fill.from).max(shape.spacing)
+    let own = fill.rise / (fill.to - fill.from).max(shape.spacing);
+    let before = shape.floor_between(shape.first(), fill.from);
+    let Some(foot) = before.iter().min_by(|a, b| a.y.total_cmp(&b.y)) else { return own };
+    let risen = before[before.len() - 1].y - foot.y;
+    match risen >= fill.rise && risen >= shape.material() {
+        true => own.min((risen + fill.rise) / (fill.to - foot.x).max(shape.spacing)),
+        false => own,
+    }
 }
 
 /// Where a plateau will be sure enough, if it stays as it is: the error of its slope falls with the power 3/2 of its length.
@@ -419,7 +431,10 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     let leak = passes.length().map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let holds = has_trend(shape) && leak.as_ref().is_some_and(|test| test.holds(shape));
     let is_endless = matches!(passes, Passes::None(rule) if rule.holds(shape, start));
-    let is_unbounded = holds || is_endless || was_a_leak(shape, start, passes);
+    let is_unbounded = holds
+        || is_endless
+        || was_a_leak(shape, start, passes)
+        || has_trend(shape) && was_unbounded(shape, earlier.is_some(), passes);
     // The capacity of a list rests the longer the larger it is.
     let doubles = || leak.as_ref().is_some_and(|test| test.outgrows_its_capacity(shape));
     let stopped = stopped_at(shape, start).filter(|_| is_unbounded && !doubles());
@@ -447,6 +462,11 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
         growth.rate =
             fitted_rate(shape.floor_between(present, now)).unwrap_or(Rate { value: mean, low: 0.0, high: 2.0 * mean });
     }
+    // After a warm-up a line may follow: the last stretch says whether a law that slows down still holds.
+    let lately = shape.segments.get(last).map_or(now, |segment| shape.floor[segment.start].x);
+    let contradicts = |power: f64| {
+        lately > start && line_over_power(shape.points_between(lately, now), origin, power) >= ROOT_IS_SURE
+    };
     let mechanism = match () {
         () if shape.staircase.is_some() => Mechanism::Staircase,
         () if late && !grew_before(shape, first) => Mechanism::LateOnset,
@@ -465,7 +485,12 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
         slowing,
         leak_known_at: leak.map(|test| test.known_at),
         endless: is_leak && matches!(passes, Passes::None(_)),
-        power: if slowing { power_of_time(shape.floor_between(origin, now), origin) } else { None },
+        lacks: match passes {
+            Passes::None(rule) if !is_leak => Some(rule.lacks(shape, start)),
+            _ => None,
+        },
+        power: power_of_time(shape.floor_between(origin, now), origin).filter(|&power| slowing && !contradicts(power)),
+        levelled: slowing && contradicts(0.5),
         ..Finding::nothing()
     }
 }
@@ -494,6 +519,34 @@ fn fitted_rate(points: &[Point]) -> Option<Rate> {
     let high = trend.at_most(1.96);
     let low = 2.0 * trend.slope - high;
     (low > 0.0).then_some(Rate { value: trend.slope, low, high })
+}
+
+/// Looks back by these shares of the trace: what was a leak then is one still, unless memory has given a reason to think otherwise.
+const LOOKS_BACK: [f64; 2] = [0.1, 0.2];
+
+/// Whether growth was a leak a little earlier and has gone on as fast since: a verdict is not taken back for a wobble.
+fn was_unbounded(shape: &Shape, after_fill: bool, passes: Passes) -> bool {
+    LOOKS_BACK.iter().any(|share| {
+        let place = shape.last() - share * shape.length();
+        let Some(before) = shape.up_to(place).filter(|before| before.points.len() >= FEWEST_SAMPLES) else {
+            return false;
+        };
+        let first = first_growing(&before, 0, before.segments.len() - 1);
+        let start = before.floor[before.segments[first].start].x;
+        let was_a_leak = match passes {
+            Passes::Every(epoch) => {
+                has_trend(&before)
+                    && LeakTest::of(&before, start, is_late(&before, start), after_fill, epoch).holds(&before)
+            }
+            Passes::None(rule) => rule.holds(&before, start),
+            Passes::Unknown => false,
+        };
+        let goes_on = || {
+            let pace = rate_between(&before, start, place).map_or(f64::INFINITY, |rate| rate.value);
+            drift(shape, place, shape.last()).is_some_and(|rate| rate.value >= AS_FAST * pace)
+        };
+        was_a_leak && stopped_at(&before, start).is_none() && goes_on()
+    })
 }
 
 /// Whether growth was a leak already where it changed its pace for the last time: that it has become faster since, or in jumps, is

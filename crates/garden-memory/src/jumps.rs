@@ -31,9 +31,9 @@ const EVEN: f64 = 0.5;
 const KEEPS_SIZE: f64 = 0.6;
 /// Factors by which libraries let a capacity grow (1.5 to 2), with room for noise, and how far each jump's may be from the mean.
 const FACTORS: (f64, f64) = (1.3, 2.3);
-const SAME_FACTOR: f64 = 1.25;
+const SAME_FACTOR: f64 = 1.2;
 /// Sizes that grow like a lower power of the time are those of a content that slows down, such as a vocabulary.
-const STEADY_CONTENT: f64 = 0.9;
+const STEADY_CONTENT: f64 = 0.95;
 
 /// The jumps of a growth, in order.
 #[derive(Clone, Debug, Default)]

@@ -9,20 +9,25 @@ use crate::growth::rate_between;
 use crate::jumps::Jumps;
 use crate::segments::Segment;
 use crate::shape::Shape;
+use crate::silence::comes_in_few_bursts;
 use crate::stats::{Point, median};
 use crate::sublinear::law_explains;
-use crate::trend::{Bend, Trend, line_over_power, line_over_step};
+use crate::trend::{Bend, Trend, line_over_hinge, line_over_power, line_over_step};
 use crate::waves::Waves;
 
 /// One-sided normal quantile for "it rises on examples seen before": 1 in 100.
 const LEAK_SURE: f64 = 2.33;
 /// Before a third pass is over, the second must have grown at this share of the first pass's rate.
 const AS_BEFORE: f64 = 0.75;
-/// Fewest lumps of a leak in lumps.
-const FEWEST_LUMPS: usize = 4;
+/// Fewest lumps of a leak in lumps: pools grow, layers are unfrozen and batches enlarged in up to four steps. Steps at evaluations and
+/// checkpoints have their cause beside them.
+const FEWEST_LUMPS: usize = 5;
+const FEWEST_STAIRS: usize = 4;
+/// Log-likelihood ratio of growth that goes on over growth that ended with the second pass.
+const OUTLASTS: f64 = 1.0;
 /// Evidence that a leak needs, and growth after a fill, which has shown already that it outlives one (`is_evident`). Found on the
 /// population of the property test: with less, powers of the time pass for lines.
-pub(crate) const EVIDENT: f64 = 11.0;
+pub(crate) const EVIDENT: f64 = 17.0;
 const EVIDENT_AFTER_FILL: f64 = 5.0;
 /// A power of the time that is easily taken for a line, such as a vocabulary's, and the root of the likelihood ratio that counts.
 const NEARLY_STRAIGHT: (f64, f64) = (0.75, 3.0);
@@ -33,12 +38,14 @@ const ONE_BAND: f64 = 1.0 / 3.0;
 /// One-sided normal quantile for "it slows down": 1 in 740.
 pub(crate) const SLOWS: f64 = 3.0;
 /// Log-likelihood ratio that settles the matter: ten to one.
-const ROOT_IS_SURE: f64 = 2.3;
+pub(crate) const ROOT_IS_SURE: f64 = 2.3;
 /// Growth that slowed down must keep its new rate for this many passes, and contradict these powers of the time.
 const LATER_PASSES: f64 = 3.0;
-const LATER_POWERS: [f64; 2] = [0.5, 0.7];
-/// Fewest passes after the first whose levels show growth in every one: by chance one order in 24 is rising.
-const FEWEST_PASSES: usize = 4;
+const LATER_POWERS: [f64; 2] = [0.5, 0.75];
+/// The levels of whole passes are few and exact, so they must contradict a power that is nearly straight.
+const LEVEL_POWERS: [f64; 3] = [0.5, 0.7, 0.8];
+/// Fewest passes after the first whose levels show growth in every one: by chance one order in 120 is rising.
+const FEWEST_PASSES: usize = 5;
 /// A buffer must have been full at least so often after the first pass: once may be the last example of it.
 const FEWEST_REFILLS: usize = 2;
 /// Fewest passes in which jumps fall.
@@ -105,7 +112,7 @@ impl LeakTest {
         let rise = levels[levels.len() - 1].y - levels[0].y;
         each_above_the_last(&levels)
             && rise >= shape.material_leak(self.window_start)
-            && LATER_POWERS.iter().all(|&power| line_over_power(&levels, self.origin, power) >= ROOT_IS_SURE)
+            && LEVEL_POWERS.iter().all(|&power| line_over_power(&levels, self.origin, power) >= ROOT_IS_SURE)
     }
 
     /// Whether the further passes grew in jumps that keep coming: evenly in time, not ever more rarely as records do.
@@ -141,12 +148,23 @@ impl LeakTest {
         let (Some(trend), Some(bend)) = (Trend::of(window), Bend::of(window)) else { return false };
         bend.rises(LEAK_SURE)
             && trend.rise() >= shape.least_leak()
-            && self.stands_out(shape, &trend, from)
             && self.has_company(shape, &trend, now)
             && bend.may_keep(UNDIMINISHED, SLOWS)
             && line_over_step(window) > 0.0
             && !comes_in_few_jumps(shape, from)
+            && self.outlasts_the_second_pass(shape, from)
+            && (shape.staircase.is_some() || !comes_in_few_bursts(shape, from))
             && self.beats_the_root(shape, window, now)
+            && self.stands_out(shape, &trend, from)
+    }
+
+    /// Whether the growth has surely gone on beyond the second pass: a fill that took nearly as long looks the same until then.
+    fn outlasts_the_second_pass(&self, shape: &Shape, from: f64) -> bool {
+        let later = |points: &[Point]| line_over_hinge(points, self.known_at);
+        let (points, floor) = (shape.points_between(from, shape.last()), shape.floor_between(from, shape.last()));
+        // Of a staircase's levels, one stands above the others or does not.
+        let is_seen = from >= self.known_at || shape.staircase.is_some();
+        is_seen || later(points).max(later(floor)) >= OUTLASTS
     }
 
     /// Whether the growth from its origin on, earlier stretches included, is one smooth slowing curve.
@@ -232,5 +250,6 @@ pub(crate) fn comes_in_few_jumps(shape: &Shape, from: f64) -> bool {
     let jumps = inside.windows(2).map(|w| shape.start_level(w[1]) - shape.end_level(w[0]));
     let jumps: Vec<f64> = jumps.filter(|&jump| jump > 0.0).collect();
     let jumped: f64 = jumps.iter().sum();
-    jumped > 2.0 * climbs && jumps.len() < FEWEST_LUMPS
+    let fewest = if shape.staircase.is_some() { FEWEST_STAIRS } else { FEWEST_LUMPS };
+    jumped > 2.0 * climbs && jumps.len() < fewest
 }

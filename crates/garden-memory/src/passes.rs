@@ -46,20 +46,41 @@ pub(crate) struct Endless {
 const SHARE_OF_LIMIT: f64 = 0.1;
 /// Without a limit: this share of the present level.
 const SHARE_OF_LEVEL: f64 = 0.25;
+/// Memory that has doubled is material beside any limit: the machine's may be a hundred times what a service should need.
+const DOUBLED: f64 = 0.5;
 /// The growth must have risen in each of this many parts.
 const PARTS: usize = 8;
 /// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
 
+/// What growth without passes lacks to be called a leak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lacks {
+    /// It has to go on until this place on the clock.
+    Time(f64),
+    /// It has to add this many bytes in all.
+    Rise(f64),
+    /// It is too uneven, or slows down.
+    Evenness,
+}
+
 impl Endless {
+    /// What growth since `start` lacks, which is no leak so far.
+    pub(crate) fn lacks(&self, shape: &Shape, start: f64) -> Lacks {
+        match () {
+            () if shape.last() - start < self.lasts => Lacks::Time(start + self.lasts),
+            () if risen(shape, start) < self.material(shape) => Lacks::Rise(self.material(shape)),
+            () => Lacks::Evenness,
+        }
+    }
+
     /// Whether growth since `start` is a leak.
     pub(crate) fn holds(&self, shape: &Shape, start: f64) -> bool {
         let now = shape.last();
         let floor = shape.floor_between(start, now);
         let (Some(trend), Some(bend)) = (Trend::of(floor), Bend::of(floor)) else { return false };
-        let material = self.limit.map_or(SHARE_OF_LEVEL * shape.present_level(), |limit| SHARE_OF_LIMIT * limit);
         now - start >= self.lasts
-            && trend.rise() >= material.max(shape.least_leak())
+            && risen(shape, start) >= self.material(shape)
             && self.stands_out(shape, &trend, start)
             && trend.rises(SURE)
             && bend.may_keep(UNDIMINISHED, SLOWS)
@@ -70,12 +91,26 @@ impl Endless {
             && !law_explains(floor, start)
     }
 
+    /// The least rise that is a leak.
+    pub(crate) fn material(&self, shape: &Shape) -> f64 {
+        let level = shape.present_level();
+        let share = self.limit.map_or(SHARE_OF_LEVEL * level, |limit| (SHARE_OF_LIMIT * limit).min(DOUBLED * level));
+        share.max(shape.least_leak())
+    }
+
     /// Whether the growth stands out from noise; what has lasted long enough counts as much as two passes.
     fn stands_out(&self, shape: &Shape, trend: &Trend, start: f64) -> bool {
         let in_noise = trend.rise() / shape.leak_noise(start);
         let passes = 2.0 * (shape.last() - start) / self.lasts;
         is_evident(in_noise, passes, line_over_a_power(shape, start, start), EVIDENT)
     }
+}
+
+/// What the floor has gained since a place: by a line, or between its ends where it is none.
+fn risen(shape: &Shape, start: f64) -> f64 {
+    let floor = shape.floor_between(start, shape.last());
+    let between_ends = floor.first().map_or(0.0, |first| shape.present_level() - first.y);
+    Trend::of(floor).map_or(between_ends, |trend| trend.rise().max(between_ends))
 }
 
 /// Whether each part of the growth stands above the one before.

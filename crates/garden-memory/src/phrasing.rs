@@ -23,6 +23,14 @@ pub(crate) fn rate(context: &Context, per_unit: f64) -> String {
     }
 }
 
+/// A stretch of the clock, such as `40 steps` or `12 min`.
+pub(crate) fn duration(context: &Context, length: f64) -> String {
+    match context.clock {
+        Clock::Time => elapsed(length),
+        clock => counted(length.round() as usize, clock.unit()),
+    }
+}
+
 /// A place such as `step 83` or `12 min`.
 pub(crate) fn place(context: &Context, x: f64) -> String {
     match context.clock {

@@ -17,6 +17,10 @@ const USUAL: f64 = 1.5;
 const STOPPED: f64 = 1.0 / 3.0;
 /// One-sided normal quantile for that: 1 in 740.
 const SURE: f64 = 3.0;
+/// A growth rests where it is surely (1 in 100) below this share of its pace; with fewer rests than this it may be one in rounds.
+const RESTS: f64 = 0.4;
+const REST_IS_SURE: f64 = 2.33;
+const FEWEST_RESTS: usize = 4;
 
 /// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
 pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
@@ -32,6 +36,23 @@ pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
     let since = Trend::of(silent.get(1..)?)?;
     let has_stopped = shape.last() - last > longest && since.at_most(SURE) < STOPPED * pace;
     has_stopped.then_some((*last, *before))
+}
+
+/// Whether a growth came in a few bursts with rests between them, as in rounds: too few to say that more will come.
+pub(crate) fn comes_in_few_bursts(shape: &Shape, from: f64) -> bool {
+    let floor = shape.floor_between(from, shape.last());
+    let places = places_of_rise(floor);
+    let (Some(first), Some(last), Some(whole)) = (places.first(), places.last(), Trend::of(floor)) else { return true };
+    let usual = (last - first) / (LUMPS - 1) as f64;
+    let is_rest = |pair: &&[f64]| {
+        let inside = telling(shape, pair[0], pair[1]);
+        // Its first and last samples may still be the climb's.
+        let is_slow = |trend: Trend| trend.at_most(REST_IS_SURE) < RESTS * whole.slope;
+        let inner = inside.get(1..inside.len().saturating_sub(1));
+        pair[1] - pair[0] > USUAL * usual && inner.and_then(Trend::of).is_some_and(is_slow)
+    };
+    let rests = places.windows(2).filter(is_rest).count();
+    (1..FEWEST_RESTS).contains(&rests)
 }
 
 /// The places at which a floor reached each lump of its rise for good, once each.

@@ -5,18 +5,18 @@ use crate::claims::Claims;
 use crate::context::Context;
 use crate::diagnosis::{Clock, Forecast, Headroom, Mechanism, Part, Verdict};
 use crate::elapsed::elapsed;
-use crate::evidence::CREEP;
+use crate::evidence::{CREEP, creep};
 use crate::judge::{FEWEST_SAMPLES, JumpCount};
 use crate::number::counted;
-use crate::phrasing::{place, rate, size};
+use crate::passes::Lacks;
+use crate::phrasing::{duration, place, rate, size};
 use crate::waves::Waves;
 
 /// The answer in one plain sentence.
 pub(crate) fn summary(context: &Context, claims: &Claims, forecast: &Forecast, headroom: Option<&Headroom>) -> String {
-    let level = claims.level.bytes();
     let answer = match context.finding.verdict {
-        Verdict::Flat => flat(context, level),
-        Verdict::Sawtooth => sawtooth(context, level),
+        Verdict::Flat => flat(context, claims),
+        Verdict::Sawtooth => sawtooth(context, claims),
         Verdict::Settled => settled(context, claims),
         Verdict::Growing => growing(context, claims, forecast),
         Verdict::Leak => leak(context, claims, forecast),
@@ -43,15 +43,18 @@ pub(crate) fn too_little_room(context: &Context, room: &Headroom) -> String {
     }
 }
 
-fn flat(context: &Context, level: Bytes) -> String {
+fn flat(context: &Context, claims: &Claims) -> String {
+    let level = claims.level.bytes();
+    let creeping =
+        creep(context).map_or(String::new(), |trend| format!(" The floor has crept up by {}.", size(trend.rise())));
     match context.shape.waves {
         Waves::Spikes { count, height, .. } => format!(
-            "Memory is flat at {level}; {} of about {} rose and fell back.",
+            "Memory is flat at {level}; {} of about {} rose and fell back.{creeping}",
             counted(count, "spike"),
             size(height)
         ),
         _ if context.finding.mechanism == Mechanism::Spikes => format!(
-            "Memory is flat at {level} during training; evaluations peak up to {} above it and fall back.",
+            "Memory is flat at {level} during training; evaluations peak up to {} above it and fall back.{creeping}",
             size(context.evaluation_height.unwrap_or(0.0))
         ),
         _ => unmoved(context, level),
@@ -65,7 +68,13 @@ fn unmoved(context: &Context, level: Bytes) -> String {
     let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (first, now) = (levels.first().copied().unwrap_or(0.0), shape.present_level());
     let notable = 2.0 * shape.material();
-    if top - now <= notable {
+    if let Some(trend) = creep(context) {
+        format!(
+            "Memory has crept up by {} and stands at {level}: too little to count as growth (from {} on).",
+            size(trend.rise()),
+            size(shape.material())
+        )
+    } else if top - now <= notable {
         format!("Memory is flat at {level}: no growth beyond noise after start-up.")
     } else if top - first > notable {
         format!("Memory rose from {} to {} and fell back to {}: no lasting growth.", size(first), size(top), size(now))
@@ -74,14 +83,30 @@ fn unmoved(context: &Context, level: Bytes) -> String {
     }
 }
 
-fn sawtooth(context: &Context, level: Bytes) -> String {
+fn sawtooth(context: &Context, claims: &Claims) -> String {
     let Waves::Teeth(teeth) = context.shape.waves else { return String::new() };
+    let level = claims.level.bytes();
+    let floor = match (creep(context), allowed(context, claims)) {
+        (Some(trend), _) => format!("has crept up by {} to {level}", size(trend.rise())),
+        (None, Some(most)) => {
+            format!(
+                "hardly moves ({level}): no leak so far; growth of up to {} would not show yet",
+                rate(context, most)
+            )
+        }
+        (None, None) => format!("stays at {level}: no leak"),
+    };
     format!(
-        "Memory climbs by {} and drops back every {:.0} {}s, on a floor that stays at {level}: no leak.",
+        "Memory climbs by {} and drops back every {}, on a floor that {floor}.",
         size(teeth.height),
-        teeth.period,
-        context.clock.unit(),
+        duration(context, teeth.period)
     )
+}
+
+/// The fastest growth that the samples allow, if it may have added a material amount over the stretch that shows none.
+pub(crate) fn allowed(context: &Context, claims: &Claims) -> Option<f64> {
+    let most = claims.at_most?;
+    (most.value * (most.to - most.from) >= context.shape.material_without_noise()).then_some(most.value)
 }
 
 fn settled(context: &Context, claims: &Claims) -> String {
@@ -209,13 +234,11 @@ fn growing(context: &Context, claims: &Claims, forecast: &Forecast) -> String {
     }
     let when = match forecast.decided_by_step {
         Some(step) => format!("step {step:.0} will decide"),
-        None if context.epoch().is_none() && context.clock == Clock::Step => {
-            "pass --steps-per-epoch to find out when this can be decided".into()
-        }
-        None => "these numbers cannot decide it".into(),
+        None => without_a_date(context),
     };
     let slowing = match context.finding.power {
         Some(power) => format!(", ever more slowly (like the {power:.1}th power of the {}s),", context.clock.unit()),
+        None if context.finding.levelled => ", more slowly than at first,".into(),
         None if context.finding.slowing => ", ever more slowly,".into(),
         None => String::new(),
     };
@@ -223,6 +246,28 @@ fn growing(context: &Context, claims: &Claims, forecast: &Forecast) -> String {
         "Memory grows {pace}{slowing} and stands at {}; too early to tell a leak from a bounded fill: {when}.",
         claims.level.bytes()
     )
+}
+
+/// What would decide where no step is known that will.
+fn without_a_date(context: &Context) -> String {
+    match (context.finding.lacks, context.clock) {
+        (Some(Lacks::Time(until)), _) => {
+            format!("it counts as a leak if it goes on like this until {} (--leak-after)", place(context, until))
+        }
+        (Some(Lacks::Rise(least)), _) => {
+            format!(
+                "it counts as a leak once it has added {} (a tenth of --memory-limit, or as much as there was)",
+                size(least)
+            )
+        }
+        (Some(Lacks::Evenness), _) => "it is too uneven, or slows down too much, to be called one".into(),
+        (None, Clock::Step) if context.epoch().is_none() => {
+            "pass --steps-per-epoch to find out when this can be decided".into()
+        }
+        (None, Clock::Step) => "each further pass over the data tells more".into(),
+        (None, Clock::Time) => "without passes over data only time can tell, and --leak-after is off".into(),
+        (None, Clock::Sample) => "record the time or the step of each sample".into(),
+    }
 }
 
 /// Growth in jumps that pauses.

@@ -123,15 +123,28 @@ pub(crate) fn line_over_power(points: &[Point], origin: f64, power: f64) -> f64 
     let bent: Vec<Point> = points.iter().map(|p| Point { x: (p.x - origin).max(0.0).powf(power), y: p.y }).collect();
     let line = Line::fit(points).residuals(points);
     let root = Line::fit(&bent).residuals(&bent);
+    likelier(&line, &root, points.len())
+}
+
+/// Log-likelihood ratio of a straight line over growth that ends at a place; positive where the line fits better. Both have two parameters.
+pub(crate) fn line_over_hinge(points: &[Point], end: f64) -> f64 {
+    let bent: Vec<Point> = points.iter().map(|p| Point { x: p.x.min(end), y: p.y }).collect();
+    let line = Line::fit(points).residuals(points);
+    let hinge = Line::fit(&bent).residuals(&bent);
+    likelier(&line, &hinge, points.len())
+}
+
+/// Log-likelihood ratio of one fit's residuals over another's, with correlated points counted as fewer.
+fn likelier(line: &[f64], other: &[f64], count: usize) -> f64 {
     let squares = |residuals: &[f64]| residuals.iter().map(|r| r * r).sum::<f64>();
-    let (line_error, root_error) = (squares(&line), squares(&root));
-    if line_error <= 0.0 || root_error <= 0.0 {
-        return root_error.total_cmp(&line_error) as i8 as f64 * f64::MAX;
+    let (line_error, other_error) = (squares(line), squares(other));
+    if line_error <= 0.0 || other_error <= 0.0 {
+        return other_error.total_cmp(&line_error) as i8 as f64 * f64::MAX;
     }
     // The better fit's residuals are nearer to the true noise.
-    let phi = autocorrelation(if line_error < root_error { &line } else { &root });
-    let effective = points.len() as f64 * (1.0 - phi) / (1.0 + phi);
-    0.5 * effective * (root_error / line_error).ln()
+    let phi = autocorrelation(if line_error < other_error { line } else { other });
+    let effective = count as f64 * (1.0 - phi) / (1.0 + phi);
+    0.5 * effective * (other_error / line_error).ln()
 }
 
 /// Log-likelihood ratio of a straight line over a single step between two levels, with the step's third parameter paid for.

@@ -20,6 +20,8 @@ const MOST_PROCESSES: usize = 7;
 const SMALL_PROCESS: f64 = 0.005;
 /// Most epoch boundaries drawn; more would be hatching.
 const MOST_EPOCHS: usize = 40;
+/// So many counts are drawn as points: a line through two would claim a course that nobody saw.
+const FEW_COUNTS: usize = 2;
 /// A line begins at zero unless its lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;
 
@@ -359,6 +361,10 @@ impl<'a> Scene<'a> {
         // Quantities that were always zero need no curve.
         chart.curves.retain(|curve| curve.values.iter().any(|&value| value > 0.0));
         drop_empty_places(&mut chart);
+        // Nobody knows what was between two counts.
+        if unit == Unit::Count && chart.places.len() <= FEW_COUNTS {
+            chart.curves.iter_mut().for_each(|curve| curve.role = Role::Points);
+        }
         chart.axis.to = self.last_place();
         let knee = knee_place(self.report).map(|at| at - self.words.zero).filter(|_| unit == Unit::Count);
         chart.marks = knee

@@ -75,6 +75,7 @@ fn count_sentence(series: &Series) -> Option<String> {
     let (low, high) = extremes(points.iter().map(|point| point.1))?;
     let (first, last) = (points.first()?.1, points.last()?.1);
     let values = match (first == last, low == high) {
+        (_, true) if points.len() == 2 => format!("{}, counted twice", whole(first)),
         (_, true) => format!("{}, constant", whole(first)),
         (true, _) => format!("{} at both ends, {} to {} between", whole(first), whole(low), whole(high)),
         _ => format!("{} at first, {} at the end", whole(first), whole(last)),

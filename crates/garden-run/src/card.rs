@@ -173,7 +173,11 @@ fn numbers(record: &RunRecord) -> String {
     let mut rows = Vec::new();
     let mut add = |name: &str, before: String, after: String| rows.push(vec![name.to_string(), before, after]);
     if let (Some(first), Some(last)) = (record.steps.first(), record.steps.last()) {
-        add("loss on training rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
+        add(
+            "mean loss on training rows, first and last line of the log",
+            format!("{:.4}", first.loss),
+            format!("{:.4}", last.loss),
+        );
     }
     let mut words = String::new();
     if let (Some(first), Some(own)) = (record.evaluations.first(), record.best()) {

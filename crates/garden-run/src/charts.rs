@@ -111,7 +111,8 @@ impl<'a> Draft<'a> {
 fn loss(record: &RunRecord) -> Chart {
     let draft = Draft::new(record);
     let (curves, rows) = draft.of_both(|step| Some(step.loss), |report| Some(report.loss));
-    let mut chart = draft.chart("Loss", &format!("{}.", capital(rows)), Unit::Number, curves);
+    let note = format!("{}; each value is the mean of the steps since the one before.", capital(rows));
+    let mut chart = draft.chart("Loss", &note, Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(record);
     chart.scale = scale(&chart.curves);

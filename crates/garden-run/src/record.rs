@@ -203,7 +203,7 @@ impl RunRecord {
         let early = if end.end == End::NoBetter { " until it stopped improving" } else { "" };
         let mut text = format!("trained {} steps{early} in {}", end.progress.step, elapsed(self.seconds()));
         if let (Some(first), Some(last)) = (end.first_loss, end.last_loss) {
-            let _ = write!(text, ": loss {first:.3} → {last:.3}");
+            let _ = write!(text, ": mean loss {first:.3} → {last:.3} (first and last line of the log)");
         }
         if let Some((before, after)) = first_and_best(&self.evaluations, self.job.recipe.best_by()) {
             let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);

@@ -17,6 +17,8 @@ pub struct StepReport {
     pub epoch: f64,
     /// The loss before the update.
     pub loss: f64,
+    /// The mean loss of the steps since the last line of the log, this one included: what the log says where this step has a line.
+    pub mean_loss: f64,
     /// The norm of all gradients before clipping.
     pub gradient_norm: f64,
     /// The learning rate.

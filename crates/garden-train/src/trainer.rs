@@ -273,6 +273,7 @@ impl<'a> Run<'a> {
             steps: job.steps(),
             epoch: self.progress.step as f64 / job.steps_per_epoch() as f64,
             loss,
+            mean_loss: loss,
             gradient_norm,
             rate: self.schedule.rate(number),
             tokens: group.tokens,
@@ -283,7 +284,7 @@ impl<'a> Run<'a> {
             idle: times.seconds(Stage::Idle),
             busy: times.total(),
         };
-        self.tell(&report)
+        self.tell(report)
     }
 
     /// Takes the next micro-batch if it is there already, and brings it to the device while that computes.
@@ -338,8 +339,12 @@ impl<'a> Run<'a> {
     }
 
     /// Tells a step to whoever watches, and writes it to the log when it is time.
-    fn tell(&mut self, report: &StepReport) -> Result<(), Error> {
-        self.progress.window.add(report);
+    fn tell(&mut self, mut report: StepReport) -> Result<(), Error> {
+        self.progress.window.add(&report);
+        if self.progress.window.steps > 0 {
+            report.mean_loss = self.progress.window.loss();
+        }
+        let report = &report;
         if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
             let window = std::mem::take(&mut self.progress.window);
             if window.steps == 0 {

@@ -23,7 +23,7 @@ use check::CHECK_HELP;
 pub use check::Check;
 pub use forms::{Format, Printed};
 use look::{AUDIT_HELP, BISECT_HELP, COMPARE_HELP, DIAGNOSE_HELP};
-pub use look::{Audit, Bisect, Compare, Diagnose};
+pub use look::{Audit, Bisect, Compare, Diagnose, FailOn};
 use machine::{COMPLETIONS_HELP, DOCTOR_HELP, MAN_HELP};
 pub use machine::{Completions, Devices, Doctor, Man, Purpose};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};

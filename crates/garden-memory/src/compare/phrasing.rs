@@ -30,14 +30,17 @@ pub(super) fn advice(comparison: &Comparison) -> String {
     let time = comparison.step_time.as_ref().map(|time| time.effect);
     let advice = match (comparison.effect, time) {
         (Effect::Insufficient, _) => "record more of both",
+        (Effect::Unclear, _) if is_lower => "keep it for its lower level; repeat both to be sure of the growth",
         (Effect::Unclear, _) => "repeat both, or measure for longer",
+        // What holds a gigabyte less and grows a little may be the very fix.
+        (Effect::More, _) if is_lower => "keep it for its lower level, and find out what grows now",
         (Effect::More, _) => "remove it",
         (Effect::None, _) if is_lower => "keep it if the lower level is needed",
         (Effect::None, Some(TimeEffect::Costs)) => "remove it",
         (Effect::None, Some(TimeEffect::Saves)) => "it does not reduce growth; keep it for its speed",
         (Effect::None, _) => "it does not reduce growth",
-        (Effect::Ends | Effect::Less, Some(TimeEffect::Costs)) => "it helps at that price until the cause is found",
-        (Effect::Ends | Effect::Less, _) => "keep it until the cause is found",
+        (Effect::Ends | Effect::Less, Some(TimeEffect::Costs)) => "it helps, at that price",
+        (Effect::Ends | Effect::Less, _) => "keep it",
     };
     advice.into()
 }

@@ -217,6 +217,8 @@ impl Random {
             phases: self.list(15, Random::phase),
             causes: self.list(6, Random::cause),
             ruled_out: self.list(2, |random| RuledOut { id: "id", title: "that", reason: random.words() }),
+            suspect: None,
+            next_command: None,
             claims: Vec::new(),
             evidence: self.list(3, |random| Evidence::words(random.words())),
             advice: self.list(12, Random::words),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use garden_memory::Bytes;
 use garden_trace::Unit;
 
@@ -91,14 +91,16 @@ Answers:
   unclear       too noisy to tell: the interval includes both no effect and one that matters
   insufficient  too little data, and what is missing
 
-Exit codes: 0 for a comparison, whatever it says; 3 for too little data; 2 for unreadable input or wrong arguments.
+Exit codes: 0 for a comparison, whatever it says; 1 for an answer that --fail-on names; 3 for too little data; 2 for unreadable input or wrong
+arguments.
 
 Examples:
   model-garden compare before.jsonl after.jsonl
   model-garden compare --before a1.jsonl a2.jsonl a3.jsonl \\
       --after b1.jsonl b2.jsonl b3.jsonl
   model-garden compare before.csv after.csv --from 20 --format html \\
-      -o compare.html";
+      -o compare.html
+  model-garden compare before.csv after.csv --fail-on more";
 
 /// Arguments of `model-garden compare`.
 #[derive(Debug, Args)]
@@ -141,6 +143,21 @@ pub struct Compare {
     /// Of several series in each file (ranks, GPUs, processes): compare this one, for example `rank 0`.
     #[arg(long, value_name = "NAME")]
     pub select: Option<String>,
+
+    /// Exit with 1 on these answers, for continuous integration.
+    #[arg(long, value_enum, value_name = "ANSWER", value_delimiter = ',')]
+    pub fail_on: Vec<FailOn>,
+}
+
+/// An answer of `compare` that fails a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// Memory grows more after the change.
+    More,
+    /// Steps take longer after it.
+    Slower,
+    /// The runs are too noisy to tell whether memory grows more.
+    Unclear,
 }
 
 pub const BISECT_HELP: &str = "\

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use garden_memory::{CompareQuestion, Effect, Quantity, Run, RunFacts, compare};
+use garden_memory::{CompareQuestion, Comparison, Effect, Quantity, Run, RunFacts, TimeEffect, compare};
 use garden_report::{Page, Style};
 use garden_trace::{ReadOptions, ReadTrace};
 
 use super::Outcome;
-use crate::cli::{self, Format};
+use crate::cli::{self, FailOn, Format};
 use crate::failure::Failure;
 use crate::judging::{command_line, read, title};
 use crate::printer::{MOST_COLUMNS, Printer};
@@ -47,7 +47,20 @@ pub fn run(arguments: &cli::Compare, printer: &Printer) -> Result<Outcome, Failu
         Some(path) => printer.write_file(path, &text)?,
         None => printer.out(&text)?,
     }
-    Ok(if found.effect == Effect::Insufficient { Outcome::NotEnoughData } else { Outcome::Fine })
+    Ok(match found.effect {
+        Effect::Insufficient => Outcome::NotEnoughData,
+        _ if arguments.fail_on.iter().any(|answer| is_answer(*answer, &found)) => Outcome::BadNews,
+        _ => Outcome::Fine,
+    })
+}
+
+/// Whether a comparison gives an answer that a pipeline does not accept.
+fn is_answer(answer: FailOn, found: &Comparison) -> bool {
+    match answer {
+        FailOn::More => found.effect == Effect::More,
+        FailOn::Slower => found.step_time.as_ref().is_some_and(|time| time.effect == TimeEffect::Costs),
+        FailOn::Unclear => found.effect == Effect::Unclear,
+    }
 }
 
 /// A page in one of its forms.

@@ -72,7 +72,7 @@ fn each_workaround_gets_a_sentence() {
               - gc.collect every step: no effect on growth (-0.49 to +1.19 KiB per step), costs 3.5 % of step
                 time (3.5 to 3.6): remove it
               - keep=False: ends the growth of +2.00 MiB per step: -1.08 to +1.12 KiB per step remain, no effect
-                on step time (+0.1 to +0.1 %): keep it until the cause is found
+                on step time (+0.1 to +0.1 %): keep it
               - size=2: doubles the growth (+2.00 to +2.00 MiB per step), no effect on step time (+0.1 to
                 +0.2 %): remove it
 

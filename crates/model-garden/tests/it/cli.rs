@@ -269,6 +269,8 @@ fn every_field_of_the_contract_is_there_and_unknown_ones_are_null() {
         "processes",
         "causes",
         "ruled_out",
+        "suspect",
+        "next_command",
         "claims",
         "evidence",
         "advice",

@@ -37,6 +37,23 @@ fn write_trace(folder: &Path, name: &str, steps: u64, growth: u64, milliseconds:
 }
 
 #[test]
+fn a_pipeline_fails_on_the_answers_that_it_names() {
+    let folder = scratch("compare_fail_on");
+    let [lean, fat, slow] = [("lean.jsonl", 0, 100), ("fat.jsonl", 2048, 100), ("slow.jsonl", 0, 150)]
+        .map(|(name, growth, milliseconds)| write_trace(&folder, name, 120, growth, milliseconds));
+    let code = |before: &Path, after: &Path, flags: &[&str]| {
+        let words = [&["compare", before.to_str().unwrap(), after.to_str().unwrap()], flags].concat();
+        run(&words).status.code()
+    };
+    assert_eq!(code(&lean, &fat, &[]), Some(0));
+    assert_eq!(code(&lean, &fat, &["--fail-on", "more"]), Some(1));
+    assert_eq!(code(&fat, &lean, &["--fail-on", "more"]), Some(0));
+    assert_eq!(code(&lean, &slow, &["--fail-on", "more"]), Some(0));
+    assert_eq!(code(&lean, &slow, &["--fail-on", "more,slower"]), Some(1));
+    assert_eq!(code(&lean, &lean, &["--fail-on", "more,slower,unclear"]), Some(0));
+}
+
+#[test]
 fn the_two_production_runs_grew_alike() {
     check(
         &["compare", RUNS[0], RUNS[1]],

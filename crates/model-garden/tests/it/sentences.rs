@@ -46,6 +46,110 @@ fn a_bound_contains_the_growth_that_is_there() {
     // It has 51.2, and noise of 1 MiB in 301 steps hides little of that.
     assert!((51.2..60.0).contains(&most), "{most} KiB per step");
     assert!(found["evidence"].to_string().contains("Growth of up to 5"), "{}", found["evidence"]);
+    // It creeps, so it is not without growth, and stands where it has crept to.
+    let summary = text(&found["summary"]);
+    assert!(summary.contains("crept up by 14.") && !summary.contains("no growth beyond noise"), "{summary}");
+    assert!(found["level"]["bytes"].as_f64().unwrap() > 1013.0 * MIB, "{}", found["level"]);
+    assert!(!found["advice"].to_string().contains("Nothing to do for this run"), "{}", found["advice"]);
+}
+
+/// A service over so many hours that grows from one level to another with some noise.
+fn service(hours: u64, from: f64, to: f64) -> String {
+    let samples = hours * 60;
+    let level = |i: u64| from + (to - from) * i as f64 / samples as f64 + 2.0 * ripple(i);
+    (0..samples).fold("time_s,rss_mb\n".into(), |mut text, i| {
+        writeln!(text, "{},{:.2}", 60 * i, level(i)).unwrap();
+        text
+    })
+}
+
+#[test]
+fn a_service_that_has_multiplied_is_a_leak_without_a_limit() {
+    // Neither steps nor a limit: this machine's is far away.
+    for (hours, from, to) in [(10, 100.0, 400.0), (15, 20.0, 900.0), (12, 60.0, 150.0)] {
+        let (found, code) = judge(service(hours, from, to).as_bytes(), &[]);
+        assert_eq!((text(&found["verdict"]), code), ("leak", 1), "{from} to {to}: {}", found["summary"]);
+    }
+    // The recording of a Go service, with a limit and without, and words for a service.
+    for flags in [&[][..], &["--memory-limit", "512MB"]] {
+        let (found, _) = recording("go-service.csv", flags);
+        assert_eq!(text(&found["verdict"]), "leak", "{}", found["summary"]);
+        let rate = found["growth"]["bytes_per_second"].as_f64().unwrap() * 60.0 / KIB;
+        assert!((210.0..270.0).contains(&rate), "{rate} KiB a minute");
+        let words = format!("{} {}", found["advice"], found["causes"]);
+        for foreign in ["checkpoint", "PIL", "bisect", "Trainer", "epoch of", "cuDNN"] {
+            assert!(!words.contains(foreign), "{foreign}: {words}");
+        }
+    }
+}
+
+#[test]
+fn growth_without_a_verdict_names_the_option_that_is_missing() {
+    let told = |input: &str, flags: &[&str]| {
+        let (found, _) = judge(input.as_bytes(), flags);
+        assert_eq!(text(&found["verdict"]), "growing", "{}", found["summary"]);
+        format!("{} {}", text(&found["summary"]), found["advice"])
+    };
+    let short = told(&service(3, 100.0, 200.0), &[]);
+    assert!(short.contains("until 6 h") && short.contains("--leak-after"), "{short}");
+    let small = told(&service(12, 2000.0, 2300.0), &[]);
+    assert!(small.contains("--memory-limit"), "{small}");
+    let steps = told(&table((0..300).map(|step| (step, 1000.0 + 2.0 * step as f64 + ripple(step)))), &[]);
+    assert!(steps.contains("--steps-per-epoch") && steps.contains("--no-epochs"), "{steps}");
+}
+
+#[test]
+fn a_line_after_a_warm_up_does_not_slow_down() {
+    let level = |step: u64| 300.0 + 60.0 * (1.0 - (-(step as f64) / 60.0).exp()) + 0.17 * step as f64 + ripple(step);
+    for steps in [450, 600, 746] {
+        let input = table((0..steps).map(|step| (step, level(step))));
+        let (found, _) = judge(input.as_bytes(), &["--steps-per-epoch", "74"]);
+        let summary = text(&found["summary"]);
+        assert!(!summary.contains("ever more slowly") && !summary.contains("power of"), "{steps}: {summary}");
+    }
+}
+
+#[test]
+fn what_may_be_shared_memory_is_not_called_harmless() {
+    let rows = (0..560)
+        .map(|step| format!("{step},{:.1},{:.1}\n", 200.0 + 0.2 * step as f64 + ripple(step), 150.0 + ripple(step)));
+    let input = format!("step,rss_mb,anon_mb\n{}", rows.collect::<String>());
+    let (found, _) = judge(input.as_bytes(), &["--steps-per-epoch", "56"]);
+    assert!(!text(&found["summary"]).contains("harmless"), "{}", found["summary"]);
+    assert_eq!(text(&found["verdict"]), "leak", "{}", found["summary"]);
+}
+
+#[test]
+fn there_is_one_set_of_odds() {
+    let rows = [(10, 5552), (20, 7159), (30, 8851), (40, 10515), (50, 12227), (60, 13919), (70, 15736)];
+    let input = table(rows.into_iter().map(|(step, level)| (step, f64::from(level))));
+    let facts = ["--examples", "663", "--batch-size", "2", "--gradient-accumulation", "4"];
+    let (found, _) = judge(input.as_bytes(), &facts);
+    let leak = found["likelihood"]["leak"].as_f64().unwrap();
+    let score = |id: &str| {
+        let causes = found["causes"].as_array().unwrap();
+        causes.iter().find(|cause| cause["id"] == id).map_or(0.0, |cause| cause["score"].as_f64().unwrap())
+    };
+    let never = ["graph_kept", "growing_container", "native_decoder_leak", "logger_process"].map(score);
+    assert!(never.iter().sum::<f64>() <= leak + 0.02, "{leak}: {}", found["causes"]);
+    assert!(score("decoded_images_kept") <= 1.0 - leak, "{leak}: {}", found["causes"]);
+    // The size of each example is that of a picture, which speaks for an end.
+    assert!(leak < 0.59, "{leak}");
+    assert_eq!(found["causes"][0]["id"], "decoded_images_kept", "{}", found["causes"]);
+}
+
+#[test]
+fn a_cause_is_named_only_where_a_measurement_speaks_for_it() {
+    let line = |step: u64| 1000.0 + 2.0 * step as f64 + ripple(step);
+    let facts = ["--steps-per-epoch", "50"];
+    let (found, _) = judge(table((0..400).map(|step| (step, line(step)))).as_bytes(), &facts);
+    assert_eq!((text(&found["verdict"]), &found["suspect"]), ("leak", &Value::Null), "{}", found["advice"]);
+    assert!(!found["advice"].to_string().contains("suspect"), "{}", found["advice"]);
+    let rows = (0..400).map(|step| format!("{step},{:.1},{}\n", line(step), 500 + step));
+    let counted = format!("step,rss_mb,tensors\n{}", rows.collect::<String>());
+    let (found, _) = judge(counted.as_bytes(), &facts);
+    assert_eq!(found["suspect"], "graph_kept", "{}", found["causes"]);
+    assert_eq!(found["next_command"], "model-garden bisect MODULE:FUNCTION");
 }
 
 #[test]

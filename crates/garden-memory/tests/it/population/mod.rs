@@ -85,7 +85,12 @@ pub enum Kind {
     LeakWithDips,
     SlowingCapacity,
     PausingLeak,
+    Rounds,
+    Ramp,
 }
+
+/// Healthy growth that takes its time, and ends: it is told from a leak by its end.
+pub const EXTRA: [Kind; 2] = [Kind::Rounds, Kind::Ramp];
 
 pub const HEALTHY: [Kind; 16] = [
     Kind::Flat,
@@ -225,7 +230,13 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let size = random.scale(64.0, 16384.0) * MIB as f64;
     let phi = random.between(0.0, 0.8);
     // The noise's standard deviation: for leaks a tenth of their growth at most, as the stated rate demands.
-    let sigma = size / random.scale(if leaks { 10.0 } else { 3.0 }, 300.0);
+    // A staircase whose steps drown in noise is none.
+    let least = match kind {
+        Kind::Rounds => 20.0,
+        _ if leaks => 10.0,
+        _ => 3.0,
+    };
+    let sigma = size / random.scale(least, 300.0);
     let base = random.scale(256.0, 8192.0) * MIB as f64 + 5.0 * sigma;
     let Shape { value: shape, floor, memory } = shape_of(kind, size, epoch, steps, random);
     // Teeth are sampled at every step: a few samples per tooth show no teeth.
@@ -442,6 +453,25 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
             let first = random.between(4.0, 20.0);
             let content = move |t: f64| (t / first).powf(power);
             Shape::kept(move |t| size * capacity(factor, content(t)) / capacity(factor, content(steps)))
+        }
+        Kind::Rounds => {
+            // A pool that grows once in a round, a model whose layers are unfrozen one after the other, a batch that gets larger.
+            let count = random.between(2.0, 6.0).floor();
+            let every = random.between(0.5, 1.5) * epoch;
+            let even = random.chance(0.5);
+            let length = if even { 1.0 } else { random.between(1.0, 0.5 * every) };
+            let whole = count * every;
+            let total = if whole > 0.8 * steps { 0.8 * steps / whole } else { 1.0 };
+            Shape::kept(move |t| {
+                let at = t / (every * total);
+                let (done, inside) = (at.floor(), at.fract() * every);
+                size * (done - 1.0 + ((inside + 1.0) / length).min(1.0)).clamp(0.0, count - 1.0) / (count - 1.0)
+            })
+        }
+        Kind::Ramp => {
+            // A cache that holds entries for a time, filled steadily: full after up to two passes.
+            let length = (random.between(1.0, 2.0) * epoch).min(0.8 * steps);
+            Shape::kept(move |t| size * (t / length).min(1.0))
         }
         Kind::PausingLeak => {
             // What leaks runs in some epochs and not in others.

@@ -62,6 +62,8 @@ pub fn blank() -> Diagnosis {
         phases: Vec::new(),
         causes: Vec::new(),
         ruled_out: Vec::new(),
+        suspect: None,
+        next_command: None,
         claims: Vec::new(),
         evidence: Vec::new(),
         advice: Vec::new(),

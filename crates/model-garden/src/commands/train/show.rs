@@ -111,7 +111,7 @@ impl<'a> Progress<'a> {
     /// The parts of the line, in the order in which they are read, each with its rank: those of the highest go first where room is short.
     fn parts(&self) -> Vec<(u8, String)> {
         let mut parts = vec![(0, format!("step {}/{}", self.step, self.steps))];
-        parts.extend(self.loss.map(|loss| (2, format!("loss {loss:.4}"))));
+        parts.extend(self.loss.map(|loss| (2, format!("mean loss {loss:.4}"))));
         parts.extend(self.rate.map(|rate| (5, format!("rate {rate:.2e}"))));
         parts.extend(self.pace().map(|pace| (4, format!("{}/step", short_time(pace)))));
         match self.planned {
@@ -253,31 +253,31 @@ mod tests {
             assert!(line.chars().count() < columns, "{columns}: {line}");
             expected.assert_eq(&line);
         };
-        check(&progress, 60, expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left"]);
+        check(&progress, 60, expect_test::expect!["██████████······ step 7345/12000  10.5 GiB  1 h 49 min left"]);
         check(
             &progress,
             80,
-            expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB of 11.0 GiB planned  1 h 49 min left"],
+            expect_test::expect!["███████████······· step 7345/12000  mean loss 0.1235  10.5 GiB  1 h 49 min left"],
         );
         check(
             &progress,
             100,
             expect_test::expect![
-                "██████···· step 7345/12000  loss 0.1235  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+                "███·· step 7345/12000  mean loss 0.1235  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
             ],
         );
         check(
             &progress,
             120,
             expect_test::expect![
-                "██████████······ step 7345/12000  loss 0.1235  rate 1.23e-5  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+                "███████···· step 7345/12000  mean loss 0.1235  rate 1.23e-5  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
             ],
         );
         progress.is_evaluating = true;
         check(
             &progress,
             80,
-            expect_test::expect!["███████···· step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left  evaluating"],
+            expect_test::expect!["████·· step 7345/12000  mean loss 0.1235  10.5 GiB  1 h 49 min left  evaluating"],
         );
     }
 }

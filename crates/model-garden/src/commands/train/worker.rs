@@ -289,7 +289,7 @@ impl Observer for Teller<'_> {
             step: Some(report.step as f64),
             epoch: Some(report.epoch),
             // A step all of whose rows were left out has none.
-            loss: (report.trained > 0).then_some(report.loss),
+            loss: (report.trained > 0).then_some(report.mean_loss),
             learning_rate: Some(report.rate),
             sample: is_sample,
             ..self.buffers_now()
