@@ -23,6 +23,7 @@ from large_vocabulary import TINY, write_model
 
 ROOT = TINY.parent.parent
 MIB = 2**20
+STACK = 2**17
 MOST_TOO_HIGH = 10.0
 ROWS = 16
 
@@ -158,8 +159,19 @@ def measure(binary, model, folder, configuration, device, is_any_build):
     # What a GPU holds is not resident here.
     planned = told["plan"]["total_bytes" if device == "cpu" else "host_bytes"]
     if is_any_build:
-        planned += program_pages(folder / "out" / "trace.jsonl") - lines["program"]
+        planned += program_pages(folder / "out" / "trace.jsonl") + program_data(binary) - lines["program"]
     return planned, told["result"]["resident"]["peak"], lines
+
+
+def program_data(binary):
+    """What the program writes of its own at the start: the parts of its file that may be written (ELF's program headers), and its first stack."""
+    with open(binary, "rb") as file:
+        head = file.read(64)
+        (first,), (size, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+        file.seek(first)
+        parts = [struct.unpack_from("<IIQQQQQQ", file.read(size)) for _ in range(count)]
+    loaded, writable = 1, 2
+    return STACK + sum(part[6] for part in parts if part[0] == loaded and part[1] & writable)
 
 
 def program_pages(trace):
