@@ -7,7 +7,7 @@ use crate::drift::telling;
 use crate::growth::rate_between;
 use crate::shape::Shape;
 use crate::stats::Point;
-use crate::trend::Trend;
+use crate::trend::{Trend, line_over_hinge};
 
 /// Lumps into which the rise is divided: half of one may be noise at its end.
 const LUMPS: usize = 8;
@@ -22,8 +22,30 @@ const RESTS: f64 = 0.4;
 const REST_IS_SURE: f64 = 2.33;
 const FEWEST_RESTS: usize = 4;
 
+/// Log-likelihood ratio of growth that ended at one of some places over a line that goes on.
+const ENDED: f64 = 7.0;
+/// Places at which it may have ended, over this last share of it.
+const ENDS: (usize, f64) = (16, 0.5);
+
 /// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
 pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
+    bends_flat(shape, from).or_else(|| falls_silent(shape, from))
+}
+
+/// Where a straight growth ended in a plateau, which shows long before its silence is unusual: a line up to there, and a level from there
+/// on, explain the samples far better than a line that goes on.
+fn bends_flat(shape: &Shape, from: f64) -> Option<(f64, f64)> {
+    let (now, points) = (shape.last(), telling(shape, from, shape.last()));
+    let apart = ENDS.1 * (now - from) / ENDS.0 as f64;
+    let ends = (1..ENDS.0).map(|number| now - number as f64 * apart);
+    let likelier = |end: f64| -line_over_hinge(points, end);
+    let end = ends.max_by(|&a, &b| likelier(a).total_cmp(&likelier(b))).filter(|&end| likelier(end) >= ENDED)?;
+    let pace = rate_between(shape, from, end)?.value;
+    let since = Trend::of(telling(shape, end, now).get(1..)?)?;
+    (since.at_most(SURE) < STOPPED * pace).then_some((end, end - apart))
+}
+
+fn falls_silent(shape: &Shape, from: f64) -> Option<(f64, f64)> {
     let floor = shape.floor_between(from, shape.last());
     let places = places_of_rise(floor);
     let ([.., before, last], Some(first)) = (places.as_slice(), places.first()) else { return None };
