@@ -13,7 +13,7 @@ pub(crate) mod tally;
 
 use std::sync::mpsc::sync_channel;
 
-use garden_input::{Config, Limits};
+use garden_input::Limits;
 use serde::Serialize;
 
 use crate::dataset::Dataset;
@@ -199,11 +199,10 @@ impl Survey {
     pub fn of(
         dataset: &Dataset,
         processor: &Processor,
-        config: &Config,
         settings: SurveySettings,
         mut progress: impl FnMut(usize),
     ) -> Survey {
-        let looker = Surveyor { dataset, processor, config, settings: settings.example, decodes: settings.decodes };
+        let looker = Surveyor { dataset, processor, settings: settings.example, decodes: settings.decodes };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
         let most = LargestBatch::new(settings.batch_size);
         let portions = Portions::of(dataset, settings.batch_size);

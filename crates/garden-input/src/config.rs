@@ -183,14 +183,23 @@ pub struct VisionConfig {
     pub frames: usize,
     /// Side of a merged token in patches (`spatial_merge_size`).
     pub merge: usize,
-    /// Side of an attention window in merged tokens; `window_size` in `config.json` is in pixels.
-    pub window: usize,
-    /// Blocks with full attention (`fullatt_block_indexes`); the others attend within windows.
-    pub full_blocks: Vec<usize>,
+    /// Windows that attention stays within, in most blocks; without them all blocks see whole images.
+    pub windows: Option<WindowSpec>,
+    /// Base of its rotary frequencies.
+    pub rotary_theta: f32,
     /// Hidden size of a merged token (`out_hidden_size`).
     pub out: usize,
     /// Its norms.
     pub norm: NormSpec,
+}
+
+/// Attention within windows of an image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowSpec {
+    /// Side of a window in merged tokens; `window_size` in `config.json` is in pixels.
+    pub side: usize,
+    /// Blocks that see whole images all the same (`fullatt_block_indexes`).
+    pub full_blocks: Vec<usize>,
 }
 
 /// Norms of the vision tower: set in the model's code, not in its configuration. They are called `norm1`, `norm2` and `ln_q`, which transformers' trainers decay.
@@ -215,6 +224,16 @@ impl VisionConfig {
     /// Patches per merged token.
     pub fn merged(&self) -> usize {
         self.merge * self.merge
+    }
+
+    /// Whether attention of a block runs over whole images.
+    pub fn sees_all(&self, block: usize) -> bool {
+        self.windows.as_ref().is_none_or(|windows| windows.full_blocks.contains(&block))
+    }
+
+    /// The most sequences that attention runs over in images of so many patches: windows and frames have a merged token at least.
+    pub fn most_segments(&self, patches: usize) -> usize {
+        patches / self.merged()
     }
 }
 
@@ -368,8 +387,11 @@ impl<'a> Fields<'a> {
             patch,
             frames: self.whole("temporal_patch_size")?,
             merge,
-            window: side,
-            full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
+            windows: Some(WindowSpec {
+                side,
+                full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
+            }),
+            rotary_theta: VISION_THETA as f32,
             out: self.whole("out_hidden_size")?,
             norm: VISION_NORM,
         })

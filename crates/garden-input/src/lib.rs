@@ -10,8 +10,8 @@ mod presets;
 mod row;
 
 pub use config::{
-    AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VisionConfig, read_end_tokens,
-    read_max_positions,
+    AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VisionConfig, WindowSpec,
+    read_end_tokens, read_max_positions,
 };
 pub use error::{Error, SUPPORTED};
 pub use generation::read_other_generation;

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, VisionConfig};
 use crate::row::Grid;
 
 /// The largest batch of a run; buffers are sized for it.
@@ -16,8 +15,6 @@ pub struct Limits {
     pub targets: usize,
     /// Patches of all images.
     pub patches: usize,
-    /// Windows of all images.
-    pub windows: usize,
     /// Frames of all images.
     pub images: usize,
     /// The longest sequence that attention runs over.
@@ -26,14 +23,11 @@ pub struct Limits {
 
 impl Limits {
     /// The limits of a batch with one row and images of these grids, computed without the pixels.
-    pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[Grid]) -> Limits {
+    pub fn of_row(tokens: usize, targets: usize, grids: &[Grid]) -> Limits {
         let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
-        let VisionConfig { merge, window, .. } = config.vision;
         for &[frames, height, width] in grids {
             limits.patches += frames * height * width;
-            limits.windows += frames * (height / merge).div_ceil(window) * (width / merge).div_ceil(window);
             limits.images += frames;
-            // A window is never longer than its frame.
             limits.longest = limits.longest.max(height * width);
         }
         limits
@@ -46,7 +40,6 @@ impl Limits {
             rows: self.rows + other.rows,
             targets: self.targets + other.targets,
             patches: self.patches + other.patches,
-            windows: self.windows + other.windows,
             images: self.images + other.images,
             longest: self.longest.max(other.longest),
         }
@@ -59,7 +52,6 @@ impl Limits {
             rows: self.rows.max(other.rows),
             targets: self.targets.max(other.targets),
             patches: self.patches.max(other.patches),
-            windows: self.windows.max(other.windows),
             images: self.images.max(other.images),
             longest: self.longest.max(other.longest),
         }

@@ -4,6 +4,7 @@
 
 use crate::config::{
     AttentionSpec, Config, LayerSpec, Mixer, MlpSpec, NormSpec, RotarySpec, TextConfig, VISION_NORM, VisionConfig,
+    WindowSpec,
 };
 
 /// A released model.
@@ -121,8 +122,8 @@ impl Config {
                 patch: 14,
                 frames: 2,
                 merge: 2,
-                window: 4,
-                full_blocks: vec![2],
+                windows: Some(WindowSpec { side: 4, full_blocks: vec![2] }),
+                rotary_theta: 1e4,
                 out: 128,
                 norm: VISION_NORM,
             },
@@ -157,8 +158,8 @@ impl Preset {
                 frames: 2,
                 merge: 2,
                 // 112 pixels; a merged token has 28.
-                window: 4,
-                full_blocks: vec![7, 15, 23, 31],
+                windows: Some(WindowSpec { side: 4, full_blocks: vec![7, 15, 23, 31] }),
+                rotary_theta: 1e4,
                 out: sizes.hidden,
                 norm: VISION_NORM,
             },

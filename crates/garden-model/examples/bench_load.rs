@@ -24,7 +24,7 @@ fn main() {
     let largest = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).max().unwrap();
     let stored: usize = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).sum();
     let lora = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(), ..LoraConfig::default() };
-    let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
+    let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, images: 0, longest: 1 };
     let storage = Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true };
     let training = Training::Lora(lora);
     Model::build(&mut cpu, &config, &checkpoint, &training, GradientCheckpointing::PerLayer, &storage, limits).unwrap();

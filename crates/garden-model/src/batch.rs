@@ -6,8 +6,8 @@ use garden_input::{Config, Grid, IGNORED, Images, Limits, Row};
 use crate::checkpoint::not_finite;
 use crate::error::Error;
 use crate::model::bytes_of;
+use crate::network::patches::PackedImages;
 use crate::network::rotary::{self, Table};
-use crate::network::windows::Windows;
 
 /// A batch validated against a model's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,13 +22,7 @@ pub struct Batch {
     positions: Vec<[i32; 3]>,
     /// Of each rotary embedding of the decoder.
     pub(crate) angles: Vec<Table>,
-    pub(crate) pixels: Vec<f32>,
-    pub(crate) windows: Windows,
-    /// The patches in window order.
-    pub(crate) patch_order: Vec<i32>,
-    pub(crate) patch_angles: Table,
-    /// The token index of each merged token, in window order.
-    pub(crate) image_places: Vec<i32>,
+    pub(crate) images: PackedImages,
 }
 
 impl Batch {
@@ -67,24 +61,10 @@ impl Batch {
         }
         batch.angles = rotary::of_tokens(&positions, &config.text);
         batch.positions = positions;
-        batch.add_images(config, images);
+        let places = (0_i32..).zip(&batch.tokens).filter(|(_, token)| **token == config.image_token);
+        let places: Vec<i32> = places.map(|(place, _)| place).collect();
+        batch.images = PackedImages::of(images, &places, &config.vision);
         Ok(batch)
-    }
-
-    fn add_images(&mut self, config: &Config, images: Images) {
-        let merged = config.vision.merged();
-        self.windows = Windows::of(&images.grids, &config.vision);
-        let patches = self.windows.patches(merged);
-        self.patch_angles =
-            rotary::of_patches(patches.iter().map(|patch| self.windows.positions[*patch]), &config.vision);
-        self.patch_order = patches.into_iter().map(|patch| patch as i32).collect();
-        let places: Vec<i32> = (0_i32..)
-            .zip(&self.tokens)
-            .filter(|(_, token)| **token == config.image_token)
-            .map(|(place, _)| place)
-            .collect();
-        self.image_places = self.windows.order.iter().map(|token| places[*token]).collect();
-        self.pixels = images.pixels;
     }
 
     /// The limits of this batch.
@@ -94,8 +74,7 @@ impl Batch {
             rows: self.cu_seqlens.len() - 1,
             targets: self.targets(),
             patches: self.patches(),
-            windows: self.windows.cu_window_seqlens.len() - 1,
-            images: self.windows.cu_image_seqlens.len() - 1,
+            images: self.images.frames(),
             longest: self.longest(),
         }
     }
@@ -117,19 +96,17 @@ impl Batch {
 
     /// Returns the pixels, so that the next batch can reuse their memory.
     pub fn into_pixels(self) -> Vec<f32> {
-        self.pixels
+        self.images.pixels
     }
 
     /// Number of patches in all images.
     pub fn patches(&self) -> usize {
-        self.patch_order.len()
+        self.images.patches()
     }
 
     /// The longest sequence of any attention, in the decoder and in the vision tower.
     pub fn longest(&self) -> usize {
-        longest(&self.cu_seqlens)
-            .max(longest(&self.windows.cu_image_seqlens))
-            .max(longest(&self.windows.cu_window_seqlens))
+        longest(&self.cu_seqlens).max(self.images.longest())
     }
 }
 

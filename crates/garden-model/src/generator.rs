@@ -30,7 +30,7 @@ use crate::network::pass::Pass;
 use crate::network::patches::PatchInputs;
 use crate::network::rotary;
 use crate::network::vision::{Vision, VisionWorkspace};
-use garden_input::{Config, Prompt};
+use garden_input::{Config, Limits, Prompt};
 
 /// Tokens of a prompt per pass through the layers: enough for matrix products to run at full speed.
 const CHUNK: usize = 256;
@@ -297,7 +297,7 @@ impl Generator {
     fn prefill(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
         let (text, workspace) = (&self.config.text, &self.workspace);
         let tokens = batch.tokens();
-        let images = workspace.images.put(device, batch);
+        let images = workspace.images.put(device, &batch.images);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(tokens * text.hidden);
         let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
@@ -418,7 +418,7 @@ fn answering(reserve: Reserve, config: &Config, limits: GeneratorLimits) -> Rese
         head_size: config.largest_head(),
         attention_tokens: limits.context.max(limits.patches).max(limits.rows),
         // A window has at least one merged token.
-        segments: limits.rows.max(limits.patches / config.vision.merged()),
+        segments: limits.rows.max(config.vision.most_segments(limits.patches)),
         ..reserve
     }
 }
@@ -437,8 +437,9 @@ impl Workspace {
         limits: GeneratorLimits,
     ) -> Result<Workspace, Error> {
         // A window has at least one merged token, and so has an image.
-        let most = limits.patches / config.vision.merged();
-        let images = PatchInputs::build(device, config, limits.patches, most, most)?;
+        let most = config.vision.most_segments(limits.patches);
+        let of_images = Limits { patches: limits.patches, images: most, ..Limits::default() };
+        let images = PatchInputs::build(device, &config.vision, of_images)?;
         let vision = VisionWorkspace::build(
             device,
             &config.vision,

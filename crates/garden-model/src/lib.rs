@@ -27,6 +27,7 @@ pub use network::activations::GradientCheckpointing;
 // Used in the interfaces of model and generator.
 pub use garden_input::{
     Config, Grid, IGNORED, Images, LayerSpec, Limits, Mixer, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig,
+    WindowSpec,
 };
 pub use generator::sampling::Sampling;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken};

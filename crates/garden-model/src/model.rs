@@ -150,7 +150,7 @@ impl Model {
             longest: limits.longest,
             head_size: config.largest_head(),
             attention_tokens: limits.tokens.max(limits.patches),
-            segments: limits.rows.max(limits.windows).max(limits.images),
+            segments: limits.rows.max(vision.most_segments(limits.patches)),
             query_heads: (limits.tokens * heads).max(limits.patches * vision.heads),
             grouped_values: limits.tokens * text.most(grouped),
             parameters: trained.len(),
@@ -431,7 +431,7 @@ impl Model {
                 cu_seqlens: upload(device, inputs.cu_seqlens, &batch.cu_seqlens),
                 angles: inputs.angles.put(device, &batch.angles, 0..batch.tokens()),
             },
-            images: inputs.images.put(device, batch),
+            images: inputs.images.put(device, &batch.images),
         })
     }
 }
@@ -519,7 +519,7 @@ impl Workspace {
 
 impl BatchInputs {
     fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchInputs, OutOfMemory> {
-        let images = PatchInputs::build(device, config, limits.patches, limits.windows, limits.images)?;
+        let images = PatchInputs::build(device, &config.vision, limits)?;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
         Ok(BatchInputs {
             tokens: make("tokens", Dtype::I32, limits.tokens)?,

@@ -48,16 +48,21 @@ fn of_tensor(sample: &TensorSample<'_>) -> u64 {
 /// What a configuration says that shapes do not.
 fn meaning(config: &Config) -> Vec<u64> {
     let (text, vision) = (&config.text, &config.vision);
-    let of_tower = [vision.heads, vision.patch, vision.frames, vision.merge, vision.window].map(|size| size as u64);
+    let windows = vision.windows.as_ref();
+    let side = windows.map(|windows| windows.side);
+    let of_tower = [vision.heads, vision.patch, vision.frames, vision.merge].into_iter().chain(side);
+    let of_tower: Vec<u64> = of_tower.map(|size| size as u64).collect();
     let mut sizes = Vec::new();
     for (number, layer) in text.kinds().iter().enumerate() {
         let attention = layer.attention();
         sizes.extend([attention.heads, attention.kv_heads].map(|size| size as u64));
         // Checkpoints know the number that this order gives.
-        sizes.extend(of_tower.iter().filter(|_| number == 0));
+        if number == 0 {
+            sizes.extend(&of_tower);
+        }
         sizes.extend([layer.norm.epsilon, attention.rotary.theta].map(|value| u64::from(value.to_bits())));
         sizes.extend(attention.rotary.sections.map(|size| size as u64));
     }
-    sizes.extend(vision.full_blocks.iter().map(|block| *block as u64));
+    sizes.extend(windows.iter().flat_map(|windows| &windows.full_blocks).map(|block| *block as u64));
     sizes.into_iter().chain([u64::from(config.is_tied), config.image_token as u64]).collect()
 }

@@ -74,7 +74,7 @@ impl Prepared {
             let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
-        let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
+        let looker = Looker { recipe: &recipe, processor: &processor };
         recipe.check_model(&config)?;
         let rows = recipe.rows("train");
         let dataset = rows.dataset().map_err(Error::from).map_err(Error::of(Split::Train))?;
@@ -167,7 +167,6 @@ impl Job {
 
 struct Looker<'a> {
     recipe: &'a Recipe,
-    config: &'a Config,
     processor: &'a Processor,
 }
 
@@ -187,7 +186,7 @@ impl Looker<'_> {
         };
         let settings = SurveySettings { example: &example, batch_size, keeps_sizes, decodes: false, threads };
         let rows = dataset.len();
-        let survey = Survey::of(dataset, self.processor, self.config, settings, |done| progress(done, rows));
+        let survey = Survey::of(dataset, self.processor, settings, |done| progress(done, rows));
         let usable = survey.rows - survey.left_out.len();
         let first = survey.problems.first();
         match first {

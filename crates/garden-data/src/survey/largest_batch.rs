@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use garden_input::Limits;
 
 /// Sizes that add up over the rows of a batch.
-const SIZES: usize = 5;
+const SIZES: usize = 4;
 
 /// The limits of a row, packed: one is held per row of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,23 +15,21 @@ pub struct RowSize {
     pub tokens: u32,
     targets: u32,
     patches: u32,
-    windows: u32,
     images: u32,
 }
 
 impl RowSize {
     pub(super) fn of(limits: &Limits) -> RowSize {
         // No row has four billion of anything.
-        let [tokens, targets, patches, windows, images] =
-            [limits.tokens, limits.targets, limits.patches, limits.windows, limits.images]
-                .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        RowSize { tokens, targets, patches, windows, images }
+        let [tokens, targets, patches, images] = [limits.tokens, limits.targets, limits.patches, limits.images]
+            .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        RowSize { tokens, targets, patches, images }
     }
 
     pub(super) fn limits(self) -> Limits {
-        let [tokens, targets, patches, windows, images] =
-            [self.tokens, self.targets, self.patches, self.windows, self.images].map(|size| size as usize);
-        Limits { tokens, rows: 1, targets, patches, windows, images, longest: 0 }
+        let [tokens, targets, patches, images] =
+            [self.tokens, self.targets, self.patches, self.images].map(|size| size as usize);
+        Limits { tokens, rows: 1, targets, patches, images, longest: 0 }
     }
 }
 
@@ -58,10 +56,10 @@ impl LargestBatch {
 
     /// Adds a row.
     pub(super) fn add(&mut self, row: Limits) {
-        let Limits { tokens, targets, patches, windows, images, longest, .. } = row;
+        let Limits { tokens, targets, patches, images, longest, .. } = row;
         self.rows += 1;
         self.longest = self.longest.max(longest);
-        for (heap, size) in self.largest.iter_mut().zip([tokens, targets, patches, windows, images]) {
+        for (heap, size) in self.largest.iter_mut().zip([tokens, targets, patches, images]) {
             heap.push(Reverse(size));
             if heap.len() > self.batch_size {
                 heap.pop();
@@ -80,10 +78,10 @@ impl LargestBatch {
             rows.sort_unstable_by_key(|size| Reverse(*size));
             rows.iter().take(batch_size).sum()
         };
-        let [tokens, targets, patches, windows, images] = std::array::from_fn(size);
+        let [tokens, targets, patches, images] = std::array::from_fn(size);
         let rows = most.iter().map(|(count, _)| count).sum::<usize>().min(batch_size);
         let longest = datasets.iter().map(|rows| rows.longest).max().unwrap_or(0);
-        Limits { tokens, rows, targets, patches, windows, images, longest }
+        Limits { tokens, rows, targets, patches, images, longest }
     }
 
     /// The largest rows, the larger ones first.
@@ -94,8 +92,8 @@ impl LargestBatch {
 
     pub(super) fn limits(&self) -> Limits {
         let sum = |heap: &BinaryHeap<Reverse<usize>>| heap.iter().map(|size| size.0).sum();
-        let [tokens, targets, patches, windows, images] = self.largest.each_ref().map(sum);
+        let [tokens, targets, patches, images] = self.largest.each_ref().map(sum);
         let (rows, longest) = (self.rows.min(self.batch_size), self.longest);
-        Limits { tokens, rows, targets, patches, windows, images, longest }
+        Limits { tokens, rows, targets, patches, images, longest }
     }
 }

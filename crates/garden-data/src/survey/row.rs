@@ -1,6 +1,6 @@
 //! Surveys one row: errors, sizes and memory, from the headers of its pictures alone.
 
-use garden_input::{Config, Limits};
+use garden_input::Limits;
 
 use super::largest_batch::RowSize;
 use super::problem::Problem;
@@ -18,7 +18,6 @@ use crate::survey::tally::Tally;
 pub(super) struct Surveyor<'a> {
     pub dataset: &'a Dataset,
     pub processor: &'a Processor,
-    pub config: &'a Config,
     pub settings: &'a ExampleSettings,
     /// Whether to decode every picture.
     pub decodes: bool,
@@ -127,7 +126,7 @@ impl Surveyor<'_> {
             Ok(Outcome::Dropped(_)) => Fit::Dropped,
             Ok(Outcome::Kept(example)) => {
                 let tally = Tally::of(&example);
-                let limits = Limits::of_row(self.config, tally.tokens, tally.trained, &example.grids);
+                let limits = Limits::of_row(tally.tokens, tally.trained, &example.grids);
                 Fit::Kept { tally, limits, place: example.place }
             }
             Err(error) => Fit::Bad(Problem::of(row, outline.place.clone(), error)),

@@ -8,7 +8,6 @@ use garden_data::{
     Batches, Dataset, Error, ExampleSettings, FieldNames, Mixture, Order, Processor, Source, Survey, SurveySettings,
 };
 use garden_input::Limits;
-use garden_model::Config;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
@@ -55,10 +54,9 @@ fn said(dataset: &Dataset) -> Vec<String> {
 
 fn surveyed(dataset: &Dataset, batch_size: usize) -> Survey {
     let processor = Processor::open(&testdata("tiny-model")).unwrap();
-    let config = Config::read(&testdata("tiny-model/config.json")).unwrap();
     let example = ExampleSettings::default();
     let settings = SurveySettings { example: &example, batch_size, keeps_sizes: true, decodes: false, threads: 2 };
-    Survey::of(dataset, &processor, &config, settings, |_| {})
+    Survey::of(dataset, &processor, settings, |_| {})
 }
 
 #[test]

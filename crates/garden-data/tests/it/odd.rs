@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use garden_data::{
     Dataset, ExampleSettings, MAX_PIXELS, PartlyUsed, Picture, Processor, Survey, SurveySettings, picture_size,
 };
-use garden_model::Config;
 use serde_json::json;
 
 use crate::survey::Scratch;
@@ -32,10 +31,9 @@ fn survey(name: &str, pictures: &[&str], decodes: bool) -> Survey {
     let row = |picture: &&str| json!({"prompt": "q", "image": testdata("data/odd").join(picture), "response": "a"});
     let dataset = Dataset::open(&scratch.rows(&pictures.iter().map(row).collect::<Vec<_>>())).unwrap();
     let processor = Processor::open(&testdata("tiny-model")).unwrap();
-    let config = Config::read(&testdata("tiny-model/config.json")).unwrap();
     let example = ExampleSettings::default();
     let settings = SurveySettings { example: &example, batch_size: 1, keeps_sizes: false, decodes, threads: 2 };
-    Survey::of(&dataset, &processor, &config, settings, |_| {})
+    Survey::of(&dataset, &processor, settings, |_| {})
 }
 
 /// Row numbers and problems.

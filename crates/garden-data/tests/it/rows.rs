@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{Dataset, Error, Example, ExampleSettings, Outcome, Processor, Survey, SurveySettings, TemplateFile};
-use garden_model::{Config, IGNORED};
+use garden_model::IGNORED;
 use serde_json::Value;
 
 fn testdata(name: &str) -> PathBuf {
@@ -86,14 +86,13 @@ fn what_would_be_lost_is_refused_by_the_name_of_its_field() {
 
 #[test]
 fn what_nothing_reads_is_listed() {
-    let config = Config::read(&testdata("tiny-model/config.json")).unwrap();
     each_row(|row, recorded, dataset| {
         let Some(ignored) = recorded.get("ignored") else { return };
         let processor = processor(recorded["template"].as_str().unwrap());
         let example = ExampleSettings::default();
         let settings =
             SurveySettings { example: &example, batch_size: 1, keeps_sizes: false, decodes: false, threads: 1 };
-        let survey = Survey::of(dataset, &processor, &config, settings, |_| {});
+        let survey = Survey::of(dataset, &processor, settings, |_| {});
         let fields: Vec<&str> = survey.ignored.iter().map(|one| one.field.as_str()).collect();
         assert_eq!(Value::from(fields), *ignored, "{row}");
         assert!(survey.ignored.iter().all(|one| one.rows == 1 && one.first.ends_with("row.jsonl:1")));

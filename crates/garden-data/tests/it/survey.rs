@@ -26,7 +26,7 @@ fn config() -> Config {
 fn survey_with(dataset: &Dataset, example: &ExampleSettings, batch_size: usize, threads: usize) -> Survey {
     let mut done = 0;
     let settings = SurveySettings { example, batch_size, keeps_sizes: false, decodes: false, threads };
-    let survey = Survey::of(dataset, &processor(), &config(), settings, |rows| done = rows);
+    let survey = Survey::of(dataset, &processor(), settings, |rows| done = rows);
     assert_eq!((done, survey.rows), (dataset.len(), dataset.len()));
     survey
 }
@@ -320,7 +320,7 @@ fn no_batch_exceeds_the_limits() {
                         panic!("row {row}")
                     };
                     let (tokens, targets) = (example.tokens.len(), example.trained());
-                    alone = alone.plus(Limits::of_row(&config, tokens, targets, &example.grids));
+                    alone = alone.plus(Limits::of_row(tokens, targets, &example.grids));
                     collator.add(example, &record.pictures).unwrap();
                 }
                 let (rows, images) = collator.finish();

@@ -7,9 +7,6 @@ use garden_input::{RotarySpec, TextConfig, VisionConfig};
 
 use crate::model::upload;
 
-/// Base of the vision tower's rotary frequencies; set in the model's code, not in its configuration.
-const VISION_THETA: f32 = 1e4;
-
 /// Cosines and sines, `[tokens, half a head]` each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Table {
@@ -144,7 +141,7 @@ fn table(positions: &[[i32; 3]], rotary: &RotarySpec) -> Table {
 /// The vision tower's table: the first half of the frequencies rotates with the row, the second with the column.
 pub(crate) fn of_patches(positions: impl Iterator<Item = [usize; 2]> + Clone, vision: &VisionConfig) -> Table {
     let width = vision.head_size() / 4;
-    let known = Known::of(positions.clone().flatten(), frequencies(width, VISION_THETA));
+    let known = Known::of(positions.clone().flatten(), frequencies(width, vision.rotary_theta));
     let mut table = Table::with_room(positions.size_hint().0, 2 * width);
     positions.flatten().for_each(|axis| known.add(axis, 0..width, &mut table));
     table

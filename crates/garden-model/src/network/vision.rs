@@ -10,7 +10,7 @@ use crate::network::linear::{AdapterSizes, Linears};
 use crate::network::mode::Mode;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
-use crate::network::patches::Patches;
+use crate::network::patches::{Patches, Segments};
 use crate::network::role::{Kind, Part};
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
 use garden_input::VisionConfig;
@@ -364,7 +364,7 @@ impl Block {
             proj: builder.linear(&format!("{name}.attn.proj"), hidden, hidden, true)?,
             norm2: Norm::build(builder, &format!("{name}.norm2"), vision.hidden, vision.norm)?,
             mlp: Swiglu::build(builder, &format!("{name}.mlp"), vision.hidden, vision.intermediate, true)?,
-            sees_all: vision.full_blocks.contains(&index),
+            sees_all: vision.sees_all(index),
         })
     }
 
@@ -416,10 +416,8 @@ impl Block {
     fn attention(&self, context: VisionContext, qkv: Rows) -> Attention {
         let VisionContext { vision, images, .. } = context;
         let [query, key, value] = [0, 1, 2].map(|which| heads(qkv, which, vision));
-        let (cu_seqlens, segments, longest) = match self.sees_all {
-            true => (images.cu_image_seqlens, images.images, images.longest_image),
-            false => (images.cu_window_seqlens, images.windows, images.longest_window),
-        };
+        let Segments { starts: cu_seqlens, count: segments, longest } =
+            if self.sees_all { images.frames } else { images.windows };
         let head_size = vision.head_size();
         Attention { query, key, value, head_size, cu_seqlens, segments, longest, is_causal: false }
     }

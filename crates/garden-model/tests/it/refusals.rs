@@ -35,15 +35,7 @@ impl Copy {
         let error = || -> Result<(), garden_model::Error> {
             let config = Config::read(&self.0.join("config.json"))?;
             let checkpoint = Checkpoint::open(&self.0)?;
-            let limits = garden_model::Limits {
-                tokens: 64,
-                rows: 2,
-                targets: 8,
-                patches: 64,
-                windows: 16,
-                images: 2,
-                longest: 64,
-            };
+            let limits = garden_model::Limits { tokens: 64, rows: 2, targets: 8, patches: 64, images: 2, longest: 64 };
             Model::build(
                 &mut Cpu::new(1),
                 &config,

@@ -86,7 +86,7 @@ fn limits_of_shapes_are_those_of_batches() {
             let numbers: Vec<usize> = numbers.into_iter().map(|number| number as usize).collect();
             let grids: Vec<[usize; 3]> = numbers.chunks_exact(3).map(|grid| [grid[0], grid[1], grid[2]]).collect();
             // All rows together stand for one, which is longer.
-            let found = Limits::of_row(&case.config, expected.tokens, expected.targets, &grids);
+            let found = Limits::of_row(expected.tokens, expected.targets, &grids);
             let longest = found.longest;
             assert_eq!(Limits { rows: expected.rows, longest: expected.longest, ..found }, expected);
             assert!(longest >= expected.longest);

@@ -120,7 +120,6 @@ pub(crate) struct BatchLimits {
     rows: u64,
     targets: u64,
     patches: u64,
-    windows: u64,
     images: u64,
     longest: u64,
 }

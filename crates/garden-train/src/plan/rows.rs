@@ -1,7 +1,7 @@
 //! A micro-batch of rows that are known by their shapes alone.
 
 use garden_data::{BatchSize, ImageSettings};
-use garden_input::{Config, Grid, Limits};
+use garden_input::{Grid, Limits};
 
 use crate::recipe::Recipe;
 
@@ -24,13 +24,13 @@ impl RowShape {
     }
 
     /// What a micro-batch of such rows needs.
-    pub fn limits(&self, config: &Config, recipe: &Recipe, images: &ImageSettings) -> Result<Limits, String> {
+    pub fn limits(&self, recipe: &Recipe, images: &ImageSettings) -> Result<Limits, String> {
         let grids = self.grids(recipe, images)?;
         let tokens = self.text_tokens + grids.iter().map(|grid| images.tokens(*grid)).sum::<usize>();
         if let Some(most) = recipe.max_length.filter(|most| tokens > *most) {
             return Err(format!("a row of {tokens} tokens is longer than `max-length` ({most})"));
         }
-        let row = Limits::of_row(config, tokens, self.trained, &grids);
+        let row = Limits::of_row(tokens, self.trained, &grids);
         let rows = match recipe.batch() {
             BatchSize::Rows(rows) => rows,
             BatchSize::Tokens(most) if tokens > most => {
@@ -57,30 +57,27 @@ fn bounded(recipe: &Recipe, images: &ImageSettings) -> ImageSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_model::Preset;
 
     #[test]
     fn rows_make_a_micro_batch() {
-        let config = Preset::find("qwen2.5-vl-3b").unwrap().config();
         let shape = RowShape { text_tokens: 60, trained: 10, pictures: vec![(280, 280), (56, 56)] };
         let recipe = Recipe { batch_size: 3, ..Recipe::default() };
-        let limits = shape.limits(&config, &recipe, &ImageSettings::default()).unwrap();
+        let limits = shape.limits(&recipe, &ImageSettings::default()).unwrap();
         let expected = Limits {
             tokens: 3 * (60 + 100 + 4),
             rows: 3,
             targets: 30,
             patches: 3 * (400 + 16),
-            windows: 3 * (9 + 1),
             images: 6,
             longest: 400,
         };
         assert_eq!(limits, expected);
         // As many as fit into a budget of tokens.
         let budget = Recipe { batch_tokens: Some(3 * 164 + 163), ..recipe.clone() };
-        assert_eq!(shape.limits(&config, &budget, &ImageSettings::default()), Ok(expected));
+        assert_eq!(shape.limits(&budget, &ImageSettings::default()), Ok(expected));
         let small = Recipe { batch_tokens: Some(163), ..recipe.clone() };
-        assert!(shape.limits(&config, &small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens` (163)"));
+        assert!(shape.limits(&small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens` (163)"));
         let short = Recipe { max_length: Some(100), ..recipe };
-        assert!(shape.limits(&config, &short, &ImageSettings::default()).unwrap_err().contains("164 tokens"));
+        assert!(shape.limits(&short, &ImageSettings::default()).unwrap_err().contains("164 tokens"));
     }
 }

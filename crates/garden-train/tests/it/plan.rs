@@ -28,7 +28,7 @@ impl Case {
 
     fn plan(&self, recipe: &Recipe, answers: Option<GeneratorLimits>) -> Result<MemoryPlan, Error> {
         let images = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::default() };
-        let limits = self.row.limits(&self.config, recipe, &images).unwrap();
+        let limits = self.row.limits(recipe, &images).unwrap();
         MemoryPlan::of(&PlanInput {
             recipe,
             config: &self.config,

@@ -145,10 +145,9 @@ impl<'a> Teacher<'a> {
             let batch = self.finish();
             most = most.max(batch.limits());
         }
-        let Limits { tokens, rows, targets, patches, windows, images, longest } = most;
-        let [tokens, rows, targets, patches, windows, images] =
-            [tokens, rows, targets, patches, windows, images].map(|one| one * BATCH);
-        Limits { tokens, rows, targets, patches, windows, images, longest }
+        let Limits { tokens, rows, targets, patches, images, longest } = most;
+        let [tokens, rows, targets, patches, images] = [tokens, rows, targets, patches, images].map(|one| one * BATCH);
+        Limits { tokens, rows, targets, patches, images, longest }
     }
 }
 

@@ -79,7 +79,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let batch_size = arguments.batch_size as usize;
     let settings =
         SurveySettings { example: &example, batch_size, keeps_sizes: false, decodes: arguments.decode, threads };
-    let mut survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
+    let mut survey = Survey::of(&dataset, &processor, settings, tell(printer, dataset.len()));
     let datasets = mix(&recipe, &dataset, &mut survey)?;
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,

@@ -414,8 +414,10 @@ impl Planning<'_> {
                 MemoryPlan::of(&PlanInput { recipe, loader, ..input })
             }
             false => {
-                let limits = subject.row.limits(&subject.config, recipe, &subject.images).map_err(|problem| {
-                    Failure { what: "such rows are not possible".into(), causes: vec![problem], hint: None }
+                let limits = subject.row.limits(recipe, &subject.images).map_err(|problem| Failure {
+                    what: "such rows are not possible".into(),
+                    causes: vec![problem],
+                    hint: None,
                 })?;
                 // A file has about a byte for each pixel.
                 let files: u64 = subject.row.pictures.iter().map(|(width, height)| (width * height) as u64).sum();
@@ -500,9 +502,7 @@ impl Planning<'_> {
                 let largest = largest.map(|row| format!("{} has {} tokens", row.place, row.tokens));
                 (prepared.job.limits, largest, prepared.job.datasets())
             }
-            false => {
-                (subject.row.limits(&subject.config, recipe, &subject.images).unwrap_or_default(), None, Vec::new())
-            }
+            false => (subject.row.limits(recipe, &subject.images).unwrap_or_default(), None, Vec::new()),
         };
         Ok(RowsFound { datasets, tokens: limits.tokens, rows: limits.rows, patches: limits.patches, largest })
     }

@@ -230,7 +230,7 @@ impl Profile<'_> {
 
     fn all_layers(&self, usual: Usual) -> Result<Layers, Failure> {
         let (layers, depth) = (self.config.text.layers.len(), self.config.vision.depth);
-        let full = self.config.vision.full_blocks.iter().filter(|block| **block < depth).count();
+        let full = (0..depth).filter(|block| self.config.vision.sees_all(*block)).count();
         let has_images = usual.image_tokens > 0;
         let seconds = |layers, depth, sees_all| self.measure(&work(self.of_layers(layers, depth, sees_all), usual));
         let one = seconds(1, 1, false)?;
@@ -268,7 +268,9 @@ impl Profile<'_> {
         let mut config = self.config.clone();
         config.text.layers.truncate(layers);
         config.vision.depth = depth;
-        config.vision.full_blocks = if sees_all { vec![0] } else { Vec::new() };
+        if let Some(windows) = &mut config.vision.windows {
+            windows.full_blocks = if sees_all { vec![0] } else { Vec::new() };
+        }
         config
     }
 

@@ -127,7 +127,7 @@ fn save_adapter(folder: &Path, size: f32) {
     let checkpoint = Checkpoint::open(&tiny()).unwrap();
     let lora = LoraConfig { rank: 2, alpha: 4.0, targets: Targets::decoder(), ..LoraConfig::default() };
     let training = Training::Lora(lora.clone());
-    let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
+    let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, images: 0, longest: 1 };
     let mut cpu = Cpu::new(1);
     let model = Model::build(
         &mut cpu,

@@ -195,8 +195,7 @@ fn config(path: &Path) -> Config {
         patch,
         frames: size(tower, "temporal_patch_size"),
         merge,
-        window: size(tower, "window_size") / merge / patch,
-        full_blocks: (0..size(tower, "depth")).collect(),
+        windows: None,
         out: size(tower, "out_hidden_size"),
         ..Config::tiny().vision
     };

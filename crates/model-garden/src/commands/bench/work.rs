@@ -1,6 +1,6 @@
 //! What is measured: rows of one image and some text each, and the arithmetic that a micro-step of them needs.
 
-use garden_model::{Batch, Config, Error, IGNORED, Images, LayerSpec, Limits, Row};
+use garden_model::{Batch, Config, Error, IGNORED, Images, LayerSpec, Limits, Row, WindowSpec};
 
 /// Backward attention makes the scores again and has four products for the two of the forward pass.
 const ATTENTION_BACKWARD: f64 = 2.5;
@@ -80,7 +80,7 @@ impl Work {
 
     /// What a model has to have room for.
     pub fn limits(&self) -> Limits {
-        let row = Limits::of_row(&self.config, self.row_tokens(), self.trained() / self.rows, &self.grids());
+        let row = Limits::of_row(self.row_tokens(), self.trained() / self.rows, &self.grids());
         (1..self.rows).fold(row, |limits, _| limits.plus(row))
     }
 
@@ -131,7 +131,7 @@ impl Work {
         let tower =
             2.0 * patches * block * number(vision.depth) + 2.0 * image_tokens * wide * (wide + number(vision.out));
         let embedding = 2.0 * patches * number(vision.patch_values()) * width;
-        let full = vision.full_blocks.iter().filter(|block| **block < vision.depth).count();
+        let full = (0..vision.depth).filter(|block| vision.sees_all(*block)).count();
         let looked = number(full * self.seen_in_image() + (vision.depth - full) * self.seen_in_windows());
         let looking = 4.0 * width * number(self.rows) * looked;
 
@@ -152,7 +152,8 @@ impl Work {
     /// The same where they see their window only; those at the right and lower edge may be smaller.
     fn seen_in_windows(&self) -> usize {
         let ((height, width), vision) = (self.image(), &self.config.vision);
-        let sides = |side: usize| (0..side).step_by(vision.window).map(move |first| vision.window.min(side - first));
+        let Some(WindowSpec { side: window, .. }) = vision.windows else { return self.seen_in_image() };
+        let sides = |side: usize| (0..side).step_by(window).map(move |first| window.min(side - first));
         let windows = sides(height).flat_map(|rows| sides(width).map(move |columns| rows * columns));
         windows.map(|tokens| (tokens * vision.merged()).pow(2)).sum()
     }

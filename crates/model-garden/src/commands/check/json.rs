@@ -45,7 +45,7 @@ pub(super) fn value(checked: &Checked) -> Value {
         "largest": largest,
         "limits": {
             "tokens": limits.tokens, "rows": limits.rows, "targets": limits.targets, "patches": limits.patches,
-            "windows": limits.windows, "images": limits.images, "longest": limits.longest,
+            "images": limits.images, "longest": limits.longest,
         },
         "pictures": survey.pictures,
         "decoded": arguments.decode,
