@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Records a model that no family has: two kinds of layers in turn, and a tower that sees whole images only.
+"""Records a toy of a family: two kinds of layers in turn, a tower that sees whole images only, and names of its own.
 
 usage: mixed_layers.py --out recorded_mixed [--seed 0]
 
 The kinds differ in key heads, head size, rotary base and sections, and MLP width; no head is hidden size / heads wide, and nothing
 in the decoder has a bias. There is no such class in transformers, so specification.py (float64) is what computes: logits, every
-gradient and ten steps, for all weights and for an adapter. It agrees with transformers on the other cases (check_facts.py).
+gradient and ten steps, for all weights and for an adapter. It agrees with transformers on the other cases (check_facts.py). It knows
+tensors by the names of the first family; the recorded files have the toy's.
 """
 
 import argparse
 import json
 import math
+import re
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from specification import Specification
 
@@ -32,6 +34,17 @@ TRAINING = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1, "clip_norm": 1.0, "learning_rates": [2e-3] * 10,
 }
 RANK, ALPHA = 3, 6
+# The toy's names, in the order in which they take the place of others.
+NAMES = [
+    (r"model\.visual\.merger\.ln_q", "toy.bridge.norm"), (r"model\.visual\.merger\.mlp\.0", "toy.bridge.wide"),
+    (r"model\.visual\.merger\.mlp\.2", "toy.bridge.narrow"), (r"model\.visual\.patch_embed\.proj", "toy.eye.patches"),
+    (r"model\.visual\.blocks", "toy.eye.blocks"), (r"\.norm1\.", ".before_looking."), (r"\.norm2\.", ".before_mlp."),
+    (r"\.attn\.qkv", ".look.all"), (r"\.attn\.proj", ".look.back"), (r"gate_proj", "gate"), (r"up_proj", "rise"), (r"down_proj", "fall"),
+    (r"model\.language_model\.embed_tokens", "toy.words"), (r"lm_head", "toy.answer"), (r"model\.language_model\.norm", "toy.last"),
+    (r"model\.language_model\.layers", "toy.layers"), (r"input_layernorm", "before_mixer"), (r"post_attention_layernorm", "before_mlp"),
+    (r"self_attn\.q_proj", "mixer.query"), (r"self_attn\.k_proj", "mixer.key"), (r"self_attn\.v_proj", "mixer.value"),
+    (r"self_attn\.o_proj", "mixer.back"),
+]
 
 
 def shapes():
@@ -110,6 +123,18 @@ def is_decayed(name):
     return "bias" not in name and not any(part == "norm" or part.endswith("layernorm") for part in parts)
 
 
+def own_name(name):
+    for pattern, own in NAMES:
+        name = re.sub(pattern, own, name)
+    return name
+
+
+def rename(folder):
+    """Gives all tensors of a recorded folder the toy's names."""
+    for path in folder.rglob("*.safetensors"):
+        save_file({own_name(name): tensor for name, tensor in load_file(path).items()}, path)
+
+
 def record(folder, seed, has_adapter):
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(seed)
@@ -119,7 +144,7 @@ def record(folder, seed, has_adapter):
     batch = draw_batch(generator)
     save_file(batch, folder / "batch.safetensors")
     config = {
-        "hidden_size": HIDDEN, "vocab_size": VOCABULARY, "image_token_id": IMAGE_TOKEN, "rms_norm_eps": EPSILON,
+        "model_type": "toy", "hidden_size": HIDDEN, "vocab_size": VOCABULARY, "image_token_id": IMAGE_TOKEN, "rms_norm_eps": EPSILON,
         "tie_word_embeddings": False, "layers": LAYERS, "vision_config": VISION,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -132,7 +157,8 @@ def record(folder, seed, has_adapter):
             adapter[f"base_model.model.{name}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator) / math.sqrt(inputs)
             adapter[f"base_model.model.{name}.lora_B.weight"] = 0.1 * torch.randn(outputs, RANK, generator=generator)
         save_file(adapter, folder / "adapter" / "adapter_model.safetensors")
-        settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": sorted({name.rsplit(".", 1)[1] if "merger" not in name else ".".join(name.split(".")[-2:]) for name in linears})}
+        targets = sorted({own_name(name).rsplit(".", 1)[1] for name in linears})
+        settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets}
         (folder / "adapter" / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     case = {"name": folder.name, "model": {"weights": ["model.safetensors"]}, "lora": lora, "batches": ["batch.safetensors"]}
     case["training"] = {**TRAINING, "not_decayed": [] if has_adapter else [name for name in all_shapes if not is_decayed(name)]}
@@ -144,6 +170,8 @@ def record(folder, seed, has_adapter):
     save_file(values, folder / "trained.safetensors")
     save_file({"logits": logits.float()}, folder / "outputs.safetensors")
     save_file({name: gradient.float().contiguous() for name, gradient in gradients.items()}, folder / "gradients.safetensors")
+    rename(folder)
+    case["training"]["not_decayed"] = [own_name(name) for name in case["training"]["not_decayed"]]
     case["expected"] = {"loss": loss, "losses": losses, "gradient_norms": norms}
     (folder / "case.json").write_text(json.dumps(case, indent=2) + "\n")
     print(f"{folder.name}: loss {loss:.6f}, after ten steps {losses[-1]:.6f}, {len(gradients)} gradients")

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 
+use garden_input::FAMILIES;
 use std::io::BufRead;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -51,7 +52,7 @@ impl Worker {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let max_pixels = arguments.next().unwrap().parse().unwrap();
-    let settings = ImageSettings { max_pixels, ..ImageSettings::default() };
+    let settings = ImageSettings { max_pixels, ..ImageSettings::of(&FAMILIES[0].images) };
     let files: Vec<(String, Vec<u8>)> = arguments.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
     let mut workers = Vec::new();
     for line in std::io::stdin().lock().lines() {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::record::{Record, StoredPicture};
 use crate::error::Error;
-use crate::example::boxes::{BOX_TOKENS, BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
+use crate::example::boxes::{BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
 use crate::example::length::{LengthLimit, Pictures, Shrunk, SizedPicture, TooLong};
 use crate::example::selective::{Level, SelectiveLoss};
 use crate::example::turns::{Turn, turns};
@@ -231,7 +231,8 @@ impl Text {
             other => other,
         };
         if settings.boxes.format == BoxFormat::Tokens && !said.objects.is_empty() {
-            let missing = BOX_TOKENS.into_iter().find(|token| processor.tokenizer.added_token(token).is_none());
+            let mut tokens = processor.family.boxes.tokens.into_iter();
+            let missing = tokens.find(|token| processor.tokenizer.added_token(token).is_none());
             if let Some(token) = missing {
                 let problem = format!("cannot be written with tokens: the tokenizer has no `{token}`");
                 return Err(Error::row_field(said.place, "objects", problem)
@@ -239,7 +240,7 @@ impl Text {
             }
         }
         let sizes = Sizes { settings: &processor.images, pictures, grids };
-        let written = write_boxes(said.place, said.chat, said.objects, sizes, settings.boxes)?;
+        let written = write_boxes(said.place, said.chat, said.objects, sizes, settings.boxes, &processor.family.boxes)?;
         let chat = Chat { messages: &written.messages, ..said.chat };
         let mut text = Text::rendered(processor, said.place, chat, settings).map_err(told)?;
         text.check(processor, pictures.len()).map_err(told)?;

@@ -2,19 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use garden_input::{Config, Grid, Images, Prompt};
+use garden_input::{Config, Family, Grid, Images, Prompt};
 
 use crate::error::Error;
 use crate::image::{ImageSettings, MAX_PIXELS, Patcher, picture_size};
 use crate::template::{Chat, Ending, Message, Template, TemplateFile};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::settings::TokenizerSettings;
-
-/// The image placeholder token, unless `tokenizer_config.json` names another.
-const IMAGE_TOKEN: &str = "<|image_pad|>";
-/// Tokens around and in place of images and videos: only input, never generated.
-const VISION_TOKENS: [&str; 5] =
-    ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"];
 
 /// A picture file in memory.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +22,8 @@ pub struct PictureFile<'a> {
 /// The processor of a model.
 #[derive(Debug)]
 pub struct Processor {
+    /// The family of its model.
+    pub family: &'static Family,
     /// Text to tokens.
     pub tokenizer: Tokenizer,
     /// Conversations to text.
@@ -53,19 +49,29 @@ impl Processor {
         let tokenizer = Tokenizer::read(&tokenizer_path)?;
         let template = Template::open(folder, template)?;
         TokenizerSettings::read(folder)?.check(&tokenizer)?;
-        let (images, images_path) = ImageSettings::find(folder)?.ok_or_else(|| {
+        let family = Family::of_folder(folder);
+        let (images, images_path) = ImageSettings::find(folder, &family.images)?.ok_or_else(|| {
             Error::broken(folder, "has no image settings: neither preprocessor_config.json nor processor_config.json")
                 .advised("copy preprocessor_config.json of the original model into the folder")
         })?;
-        let name = template.token("image_token").unwrap_or(IMAGE_TOKEN);
+        let name = template.token("image_token").unwrap_or(family.tokens.image);
         let image_token = tokenizer.added_token(name).ok_or_else(|| {
             Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, the placeholder for images"))
         })?;
         let mut vision_tokens: Vec<i32> =
-            VISION_TOKENS.into_iter().filter_map(|name| tokenizer.added_token(name)).collect();
+            family.tokens.vision.iter().filter_map(|name| tokenizer.added_token(name)).collect();
         vision_tokens.push(image_token);
         let max_decoded_pixels = MAX_PIXELS;
-        Ok(Processor { tokenizer, template, images, images_path, max_decoded_pixels, image_token, vision_tokens })
+        Ok(Processor {
+            family,
+            tokenizer,
+            template,
+            images,
+            images_path,
+            max_decoded_pixels,
+            image_token,
+            vision_tokens,
+        })
     }
 
     /// Rejects a processor whose patches do not match the model.

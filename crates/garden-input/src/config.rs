@@ -1,26 +1,22 @@
-//! The configuration of a checkpoint, in both layouts: decoder fields at the top (as on the hub) or under `text_config`.
-//!
-//! Missing fields are errors, not defaults: the defaults of the transformers classes differ from the released models.
+//! The configuration of a model: sizes and kinds of its parts. Its family reads it from `config.json`.
 
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::family::Family;
+use crate::fields::Fields;
 use garden_files::read_settings;
 
-/// The largest number in a configuration. Vocabularies have a few hundred thousand tokens, everything else is smaller, and products of three fit into 64 bits.
-const LARGEST: u64 = 1 << 20;
-
 /// Channels of an image.
-const CHANNELS: usize = 3;
-
-/// Base of the vision tower's rotary frequencies.
-const VISION_THETA: f64 = 10_000.0;
+pub(crate) const CHANNELS: usize = 3;
 
 /// The configuration of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Its family.
+    pub family: &'static Family,
     /// The decoder.
     pub text: TextConfig,
     /// The vision tower.
@@ -202,9 +198,6 @@ pub struct WindowSpec {
     pub full_blocks: Vec<usize>,
 }
 
-/// Norms of the vision tower: set in the model's code, not in its configuration. They are called `norm1`, `norm2` and `ln_q`, which transformers' trainers decay.
-pub(crate) const VISION_NORM: NormSpec = NormSpec { epsilon: 1e-6, is_decayed: true };
-
 impl VisionConfig {
     /// Head dimension.
     pub fn head_size(&self) -> usize {
@@ -243,7 +236,12 @@ impl Config {
         let text = read_settings(path).map_err(|error| Error::file(path, error))?;
         let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("not JSON: {error}")))?;
-        Fields { path, value: &value, name: "" }.config()
+        let fields = Fields::of(path, &value);
+        let kind = fields.get("model_type").and_then(Value::as_str).unwrap_or("");
+        let family = Family::find(kind);
+        let family = family.ok_or_else(|| Error::Unsupported { path: path.to_path_buf(), kind: kind.to_string() })?;
+        check_weights(fields)?;
+        (family.parse)(fields)
     }
 
     /// The largest head dimension of decoder and vision tower.
@@ -252,256 +250,22 @@ impl Config {
     }
 }
 
-/// Fields of a JSON object, with their path for error messages.
-#[derive(Clone, Copy)]
-struct Fields<'a> {
-    path: &'a Path,
-    value: &'a Value,
-    name: &'a str,
-}
-
-impl<'a> Fields<'a> {
-    fn config(self) -> Result<Config, Error> {
-        let kind = self.get("model_type").and_then(Value::as_str).unwrap_or("");
-        if kind != "qwen2_5_vl" {
-            return Err(Error::Unsupported { path: self.path.to_path_buf(), kind: kind.to_string() });
-        }
-        self.check_weights()?;
-        let text = self.inside("text_config").unwrap_or(self);
-        let vision = self.inside("vision_config").ok_or_else(|| self.missing("vision_config"))?;
-        let config = Config {
-            text: text.text()?,
-            vision: vision.vision()?,
-            // Either place ties them, as in transformers.
-            is_tied: [self, text].iter().any(|fields| fields.is_true("tie_word_embeddings")),
-            image_token: self.whole("image_token_id")? as i32,
-            padding_token: text.get("pad_token_id").and_then(Value::as_i64).map(|token| token as i32),
-            is_quantised: self.get("quantization_config").is_some(),
-        };
-        self.check(&config)?;
-        Ok(config)
+/// Refuses weights in other files or formats than are read here.
+fn check_weights(fields: Fields<'_>) -> Result<(), Error> {
+    if let Some(file) = fields.get("transformers_weights") {
+        let hint = "rename the file to model.safetensors and remove the field";
+        let problem = format!("is {file}; only model.safetensors or the files of its index are read");
+        return Err(Error::field(fields.path, "transformers_weights", problem).with_hint(hint));
     }
-
-    /// Refuses weights in other files or formats than are read here.
-    fn check_weights(self) -> Result<(), Error> {
-        if let Some(file) = self.get("transformers_weights") {
-            let hint = "rename the file to model.safetensors and remove the field";
-            let problem = format!("is {file}; only model.safetensors or the files of its index are read");
-            return Err(Error::field(self.path, "transformers_weights", problem).with_hint(hint));
-        }
-        let Some(quantised) = self.inside("quantization_config") else { return Ok(()) };
-        let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("bitsandbytes");
-        let is_nf4 = quantised.get("bnb_4bit_quant_type").and_then(Value::as_str) == Some("nf4");
-        if method == "bitsandbytes" && is_nf4 && quantised.is_true("load_in_4bit") {
-            return Ok(());
-        }
-        let hint = "use the original 16-bit weights, with --load-in-4bit where memory is short";
-        let problem = format!("is of `{method}`; only NF4 of bitsandbytes is supported");
-        Err(Error::field(self.path, "quantization_config", problem).with_hint(hint))
+    let Some(quantised) = fields.inside("quantization_config") else { return Ok(()) };
+    let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("bitsandbytes");
+    let is_nf4 = quantised.get("bnb_4bit_quant_type").and_then(Value::as_str) == Some("nf4");
+    if method == "bitsandbytes" && is_nf4 && quantised.is_true("load_in_4bit") {
+        return Ok(());
     }
-
-    fn text(self) -> Result<TextConfig, Error> {
-        self.must_be("hidden_act", "silu")?;
-        if self.is_true("use_sliding_window") {
-            return Err(Error::field(self.path, self.way("use_sliding_window"), "is true, which is not supported"));
-        }
-        let kinds = self.get("layer_types").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if let Some(kind) = kinds.iter().find(|kind| kind.as_str() != Some("full_attention")) {
-            let problem = format!("has {kind}; only \"full_attention\" is supported");
-            return Err(Error::field(self.path, self.way("layer_types"), problem));
-        }
-        // Of the two, transformers takes the older one.
-        let rope = self.inside("rope_scaling").or_else(|| self.inside("rope_parameters"));
-        let rope = rope.ok_or_else(|| self.missing("rope_scaling"))?;
-        let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str).unwrap_or("default");
-        if !matches!(kind, "default" | "mrope") {
-            return Err(Error::field(
-                self.path,
-                self.way("rope_scaling"),
-                format!("has the type `{kind}`; only `default` and `mrope` are supported"),
-            ));
-        }
-        let theta = rope.get("rope_theta").or_else(|| self.get("rope_theta")).and_then(Value::as_f64);
-        let (hidden, heads) = (self.whole("hidden_size")?, self.whole("num_attention_heads")?);
-        let rotary =
-            RotarySpec { theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32, sections: rope.sections()? };
-        let norm = NormSpec { epsilon: self.number("rms_norm_eps")? as f32, is_decayed: false };
-        let attention = AttentionSpec {
-            heads,
-            kv_heads: self.whole("num_key_value_heads")?,
-            // transformers' class of this family does not ask `head_dim`; another value there is refused (`check_head`).
-            head_dim: hidden / heads,
-            has_qkv_bias: true,
-            has_output_bias: false,
-            rotary,
-        };
-        let mlp = MlpSpec { intermediate: self.whole("intermediate_size")?, has_bias: false };
-        let layer = LayerSpec { norm, mixer: Mixer::Attention(attention), mlp };
-        Ok(TextConfig {
-            hidden,
-            vocabulary: self.whole("vocab_size")?,
-            layers: vec![layer; self.whole("num_hidden_layers")?],
-            norm,
-            attention_dropout: self.get("attention_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
-        })
-    }
-
-    fn sections(self) -> Result<[usize; 3], Error> {
-        let given = self.get("mrope_section").and_then(Value::as_array).ok_or_else(|| self.missing("mrope_section"))?;
-        let numbers: Vec<usize> = given.iter().filter_map(|one| Some(one.as_u64()? as usize)).collect();
-        numbers.try_into().map_err(|_| {
-            Error::field(self.path, self.way("mrope_section"), format!("is {given:?}; expected three whole numbers"))
-        })
-    }
-
-    fn vision(self) -> Result<VisionConfig, Error> {
-        self.must_be("hidden_act", "silu")?;
-        let channels = self.get("in_channels").or_else(|| self.get("in_chans")).and_then(Value::as_u64);
-        if let Some(channels) = channels.filter(|channels| *channels != CHANNELS as u64) {
-            return Err(Error::field(
-                self.path,
-                self.way("in_channels"),
-                format!("is {channels}; only {CHANNELS} are supported"),
-            ));
-        }
-        self.check_rotary()?;
-        let (patch, merge, window) =
-            (self.whole("patch_size")?, self.whole("spatial_merge_size")?, self.whole("window_size")?);
-        let side = window / merge.max(1) / patch.max(1);
-        if side == 0 {
-            return Err(Error::field(
-                self.path,
-                self.way("window_size"),
-                format!("is {window}, less than a merged token of {merge} x {patch} pixels"),
-            ));
-        }
-        let full = self
-            .get("fullatt_block_indexes")
-            .and_then(Value::as_array)
-            .ok_or_else(|| self.missing("fullatt_block_indexes"))?;
-        Ok(VisionConfig {
-            depth: self.whole("depth")?,
-            hidden: self.whole("hidden_size")?,
-            intermediate: self.whole("intermediate_size")?,
-            heads: self.whole("num_heads")?,
-            patch,
-            frames: self.whole("temporal_patch_size")?,
-            merge,
-            windows: Some(WindowSpec {
-                side,
-                full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
-            }),
-            rotary_theta: VISION_THETA as f32,
-            out: self.whole("out_hidden_size")?,
-            norm: VISION_NORM,
-        })
-    }
-
-    /// The vision tower's rotary frequencies have one base in all models of this family.
-    fn check_rotary(self) -> Result<(), Error> {
-        let rope = self.inside("rope_parameters").unwrap_or(self);
-        if let Some(theta) = rope.get("rope_theta").filter(|theta| theta.as_f64() != Some(VISION_THETA)) {
-            let problem = format!("is {theta}; only {VISION_THETA} is supported");
-            return Err(Error::field(self.path, rope.way("rope_theta"), problem));
-        }
-        match rope.get("rope_type").filter(|kind| !matches!(kind.as_str(), Some("axial" | "default"))) {
-            Some(kind) => {
-                let problem = format!("is {kind}; only \"axial\" is supported");
-                Err(Error::field(self.path, rope.way("rope_type"), problem))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses a head dimension that is not the usual one.
-    fn check_head(self, size: usize) -> Result<(), Error> {
-        match self.get("head_dim").filter(|head| head.as_u64() != Some(size as u64)) {
-            Some(head) => Err(Error::field(self.path, self.way("head_dim"), format!("is {head}; expected {size}"))),
-            None => Ok(()),
-        }
-    }
-
-    fn check(self, config: &Config) -> Result<(), Error> {
-        let (text, vision) = (&config.text, &config.vision);
-        let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
-        for layer in text.kinds() {
-            let &AttentionSpec { heads, kv_heads, head_dim, rotary, .. } = layer.attention();
-            self.inside("text_config").unwrap_or(self).check_head(head_dim)?;
-            if !text.hidden.is_multiple_of(heads) || !head_dim.is_multiple_of(2) {
-                let problem =
-                    format!("is {heads}, which does not split {} values into heads of even size", text.hidden);
-                return wrong("num_attention_heads", problem);
-            }
-            if !heads.is_multiple_of(kv_heads) {
-                return wrong("num_key_value_heads", format!("is {kv_heads}, which does not divide {heads} heads"));
-            }
-            if rotary.width() != head_dim / 2 {
-                let problem = format!("is {:?}; its sum must be half a head, {}", rotary.sections, head_dim / 2);
-                return wrong("mrope_section", problem);
-            }
-        }
-        self.inside("vision_config").map_or(Ok(()), |fields| fields.check_head(vision.hidden / vision.heads))?;
-        if !vision.hidden.is_multiple_of(vision.heads) || !vision.head_size().is_multiple_of(4) {
-            return wrong(
-                "vision_config.num_heads",
-                format!(
-                    "is {}, which does not split {} values into heads of a multiple of 4",
-                    vision.heads, vision.hidden
-                ),
-            );
-        }
-        if vision.out != text.hidden {
-            return wrong(
-                "vision_config.out_hidden_size",
-                format!("is {}; the decoder's hidden_size is {}", vision.out, text.hidden),
-            );
-        }
-        Ok(())
-    }
-
-    fn get(self, name: &str) -> Option<&'a Value> {
-        self.value.get(name).filter(|value| !value.is_null())
-    }
-
-    fn is_true(self, name: &str) -> bool {
-        self.get(name).and_then(Value::as_bool) == Some(true)
-    }
-
-    fn inside(self, name: &'a str) -> Option<Fields<'a>> {
-        let value = self.get(name).filter(|value| value.is_object())?;
-        Some(Fields { value, name, ..self })
-    }
-
-    fn way(self, field: &str) -> String {
-        if self.name.is_empty() { field.to_string() } else { format!("{}.{field}", self.name) }
-    }
-
-    fn missing(self, field: &str) -> Error {
-        Error::field(self.path, self.way(field), "is missing")
-    }
-
-    fn whole(self, field: &str) -> Result<usize, Error> {
-        let value = self.get(field).ok_or_else(|| self.missing(field))?;
-        let number = value.as_u64().filter(|number| (1..=LARGEST).contains(number));
-        number.map(|number| number as usize).ok_or_else(|| {
-            Error::field(self.path, self.way(field), format!("is {value}; expected a whole number from 1 to {LARGEST}"))
-        })
-    }
-
-    fn number(self, field: &str) -> Result<f64, Error> {
-        let value = self.get(field).ok_or_else(|| self.missing(field))?;
-        value.as_f64().ok_or_else(|| Error::field(self.path, self.way(field), format!("is {value}; expected a number")))
-    }
-
-    fn must_be(self, field: &str, wanted: &str) -> Result<(), Error> {
-        match self.get(field).and_then(Value::as_str) {
-            None => Ok(()),
-            Some(value) if value == wanted => Ok(()),
-            Some(value) => {
-                Err(Error::field(self.path, self.way(field), format!("is `{value}`; only `{wanted}` is supported")))
-            }
-        }
-    }
+    let hint = "use the original 16-bit weights, with --load-in-4bit where memory is short";
+    let problem = format!("is of `{method}`; only NF4 of bitsandbytes is supported");
+    Err(Error::field(fields.path, "quantization_config", problem).with_hint(hint))
 }
 
 /// `max_position_embeddings` of the model in a folder, if its configuration has it.

@@ -4,9 +4,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Models that are supported.
-pub const SUPPORTED: &str = "supported models are Qwen2.5-VL and fine-tunes of it: Qwen/Qwen2.5-VL-3B-Instruct, \
-     Qwen/Qwen2.5-VL-7B-Instruct, Qwen/Qwen2.5-VL-32B-Instruct and Qwen/Qwen2.5-VL-72B-Instruct";
+use crate::family::{FAMILIES, supported};
+
 /// What a model folder has.
 const FILES: &str =
     "a model folder has config.json, tokenizer.json, preprocessor_config.json and weights as *.safetensors";
@@ -72,7 +71,7 @@ impl Error {
     /// What would help, if known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Error::Unsupported { .. } => Some(SUPPORTED),
+            Error::Unsupported { .. } => Some(supported()),
             Error::Field { hint, .. } => *hint,
             Error::File { source, .. } if source.kind() == ErrorKind::NotFound => Some(FILES),
             Error::File { .. } | Error::Broken { .. } => None,
@@ -86,7 +85,9 @@ impl fmt::Display for Error {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
             Error::Unsupported { path, kind } => {
-                write!(f, "`{}`: field `model_type` is `{kind}`; this program trains `qwen2_5_vl`", path.display())
+                let known: Vec<String> = FAMILIES.iter().map(|family| format!("`{}`", family.model_type)).collect();
+                let known = known.join(", ");
+                write!(f, "`{}`: field `model_type` is `{kind}`; this program trains {known}", path.display())
             }
             Error::Field { path, field, problem, .. } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
         }

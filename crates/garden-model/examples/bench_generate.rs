@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring, which prints what it measured")]
 
+use garden_input::FAMILIES;
 use std::path::Path;
 use std::time::Instant;
 
@@ -19,7 +20,8 @@ fn main() {
     let folder = Path::new(&words[0]);
     let config = Config::read(&folder.join("config.json")).unwrap();
     let checkpoint = Checkpoint::open(folder).unwrap();
-    let adapter = Some(folder.join("adapter")).filter(|folder| folder.exists()).map(|at| read_adapter(&at).unwrap());
+    let adapter =
+        Some(folder.join("adapter")).filter(|folder| folder.exists()).map(|at| read_adapter(&at, FAMILIES[0]).unwrap());
     let token = |place: usize| 100 + (place * 7) as i32 % 1000;
     let prompt = Prompt { tokens: (0..length).map(token).collect(), images: Images::default() };
     let prompts = vec![prompt; rows];

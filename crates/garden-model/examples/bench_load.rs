@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring, which prints what it measured")]
 
+use garden_input::FAMILIES;
 use std::path::Path;
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ fn main() {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let largest = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).max().unwrap();
     let stored: usize = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).sum();
-    let lora = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(), ..LoraConfig::default() };
+    let lora = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(FAMILIES[0]), ..LoraConfig::default() };
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, images: 0, longest: 1 };
     let storage = Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true };
     let training = Training::Lora(lora);

@@ -160,7 +160,7 @@ fn check_row(config: &Config, number: usize, row: &Row) -> Result<(), Error> {
     }
 }
 
-/// Time, row and column of each token: text advances on all axes, an image spans rows and columns. Returns the next position.
+/// Time, row and column of each token: text advances on all axes, an image as the family says. Returns the next position.
 fn positions_of<'a>(
     config: &Config,
     number: usize,
@@ -190,12 +190,8 @@ fn positions_of<'a>(
             );
             return Err(Error::Batch(problem));
         }
-        for frame in 0..*frames as i32 {
-            let places = (0..rows as i32).flat_map(|row| (0..columns as i32).map(move |column| [row, column]));
-            positions.extend(places.map(|[row, column]| [next + frame, next + row, next + column]));
-        }
         index += run;
-        next += rows.max(columns).max(*frames) as i32;
+        next = (config.family.positions)([*frames, rows, columns], next, positions);
     }
     Ok(next)
 }

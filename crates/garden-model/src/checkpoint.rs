@@ -8,7 +8,6 @@ pub(crate) mod full;
 pub(crate) mod layout;
 pub(crate) mod mapped;
 pub(crate) mod merge;
-pub(crate) mod names;
 pub(crate) mod nf4_checkpoint;
 pub(crate) mod quantise;
 pub(crate) mod safetensors_writer;
@@ -27,12 +26,11 @@ use safetensors::{Dtype as FileDtype, SafeTensors};
 use crate::checkpoint::drawn::{Drawn, Sheet};
 use crate::checkpoint::files::{no_tensors, weight_files};
 use crate::checkpoint::mapped::{Watched, watch};
-use crate::checkpoint::names::{EMBEDDING, HEAD, newer};
 use crate::error::Error;
 use crate::network::declared;
 use crate::network::role::Declared;
 use garden_files::open;
-use garden_input::Config;
+use garden_input::{Config, Family};
 
 /// The kernel brings pages around a page of a file that is touched, if its cache has them: 64 KiB, unless `fault_around_bytes` says otherwise.
 const BROUGHT_ALONG: usize = 64 << 10;
@@ -107,6 +105,8 @@ pub struct Tensor<'a> {
 /// A tensor under its name in the file.
 pub(crate) struct Stored<'a> {
     pub name: &'a str,
+    /// Its newer name.
+    pub newer: &'a str,
     pub tensor: Tensor<'a>,
 }
 
@@ -114,9 +114,9 @@ impl Checkpoint {
     /// Opens `model.safetensors`, else the files listed in `model.safetensors.index.json`.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let paths = weight_files(folder)?;
-        let mut checkpoint = Checkpoint::without_files(folder);
+        let (mut checkpoint, newer) = (Checkpoint::without_files(folder), Family::of_folder(folder).names.newer);
         for path in paths {
-            checkpoint.add(&path)?;
+            checkpoint.add(&path, newer)?;
         }
         Ok(checkpoint)
     }
@@ -124,7 +124,7 @@ impl Checkpoint {
     /// Opens one file.
     pub fn open_file(path: &Path) -> Result<Checkpoint, Error> {
         let mut checkpoint = Checkpoint::without_files(path);
-        checkpoint.add(path)?;
+        checkpoint.add(path, str::to_string)?;
         Ok(checkpoint)
     }
 
@@ -178,7 +178,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    fn add(&mut self, path: &Path) -> Result<(), Error> {
+    /// Adds the tensors of a file, under their newer names.
+    fn add(&mut self, path: &Path, newer: fn(&str) -> String) -> Result<(), Error> {
         let (file, _) = open(path).map_err(|error| Error::file(path, error))?;
         // SAFETY: the file is only read. Truncating it while a tensor of it is being read ends this program (`mapped.rs`); a file truncated before is
         // refused (`is_there`).
@@ -206,7 +207,7 @@ impl Checkpoint {
             self.files.iter().map(|file| (file.path.as_path(), Vec::new())).collect();
         for (name, place) in &self.tensors {
             let Values::File(file) = place.values else { continue };
-            files[file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
+            files[file].1.push(Stored { name: &place.name, newer: name, tensor: self.any(name)? });
         }
         files.iter_mut().for_each(|file| file.1.sort_by_key(|stored| stored.tensor.begin));
         Ok(files)
@@ -340,10 +341,11 @@ impl Checkpoint {
             let hint = "remove the field from config.json; --load-in-4bit packs the weights while loading";
             return Err(Error::field(&path, "quantization_config", problem).advised(hint));
         }
-        if !config.is_tied || !self.has(HEAD) || !self.has(EMBEDDING) {
+        let names = &config.family.names;
+        if !config.is_tied || !self.has(names.head) || !self.has(names.embedding) {
             return Ok(());
         }
-        let (head, embedding) = (self.any(HEAD)?, self.any(EMBEDDING)?);
+        let (head, embedding) = (self.any(names.head)?, self.any(names.embedding)?);
         let is_equal = (head.dtype, head.shape, head.bytes) == (embedding.dtype, embedding.shape, embedding.bytes);
         head.forget();
         embedding.forget();
@@ -354,7 +356,7 @@ impl Checkpoint {
             "differs from the embedding, though `tie_word_embeddings` in config.json says that they are the same";
         let hint = "set every `tie_word_embeddings` in config.json to false to use this head, as transformers does; \
                     or save the model without it";
-        Err(Error::tensor(head.path, HEAD, problem).advised(hint))
+        Err(Error::tensor(head.path, names.head, problem).advised(hint))
     }
 
     /// A tensor of this shape; trailing dimensions may be merged (the patch embedding's convolution is a matrix in some files).

@@ -1,4 +1,5 @@
-//! Qwen2.5-VL: vision tower, decoder and LoRA adapters, with forward and backward passes side by side.
+//! The blocks of vision-language models and LoRA adapters, with forward and backward passes side by side: a vision tower and a decoder, built from a `Config`
+//! and named as its `Family` says.
 //!
 //! A [`Model`] is written against the device's operations and allocates all its buffers up front, so built on a planner it is
 //! the exact plan of its memory. Batches are packed without padding: rows lie end to end and never attend to each other. A
@@ -26,8 +27,8 @@ pub use error::Error;
 pub use network::activations::GradientCheckpointing;
 // Used in the interfaces of model and generator.
 pub use garden_input::{
-    Config, Grid, IGNORED, Images, LayerSpec, Limits, Mixer, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig,
-    WindowSpec,
+    Config, FAMILIES, Family, Grid, IGNORED, Images, LayerSpec, Limits, Mixer, Preset, Prompt, Row, TextConfig,
+    VisionConfig, WindowSpec,
 };
 pub use generator::sampling::Sampling;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
@@ -35,7 +36,6 @@ pub use model::{Model, StepResult, Training};
 pub use network::lora::{LoraConfig, Targets};
 pub use network::parameters::{Parameter, Storage};
 pub use network::role::{Kind, Part, Role};
-pub use network::targets::LINEARS;
 pub use optimizer::Optimizer;
 pub use proof::{
     AdapterProof, Difference, MergeProof, compare_logits, plan_proof, proof_prompts, prove_adapter, prove_merge,

@@ -22,7 +22,7 @@ use crate::network::role::{EVERY_BATCH, Part, WITH_IMAGES};
 use crate::network::rotary::AngleInputs;
 use crate::network::vision::{VisionContext, VisionWorkspace};
 use crate::optimizer::Optimizer;
-use garden_input::{Config, LayerSpec, Limits};
+use garden_input::{Config, Family, LayerSpec, Limits};
 
 /// Trainable parameters.
 #[allow(clippy::large_enum_variant, reason = "a run has one")]
@@ -121,6 +121,11 @@ struct Given {
 }
 
 impl Model {
+    /// The family of the model.
+    pub fn family(&self) -> &'static Family {
+        self.config.family
+    }
+
     /// Builds a model on a device, with all buffers for training batches within the limits.
     pub fn build(
         device: &mut dyn Device,

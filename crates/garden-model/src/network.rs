@@ -21,7 +21,6 @@ use garden_device::{Buffer, Planner, Stage, Weight};
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::layout::Width;
-use crate::checkpoint::names::HEAD;
 use crate::error::Error;
 use crate::network::decoder::{Layer, Norm};
 use crate::network::head::Head;
@@ -54,32 +53,29 @@ pub(crate) fn declared(config: &Config) -> Result<Vec<Declared>, Error> {
 
 impl Network {
     pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
-        let text = &config.text;
+        let (text, names) = (&config.text, &config.family.names);
         builder.checkpoint.check(config)?;
-        let vision = Vision::build(builder, &config.vision)?;
+        let vision = Vision::build(builder, &config.vision, &names.tower)?;
         builder.part = Part::Decoder;
-        let name = "model.language_model";
-        let embedding = format!("{name}.embed_tokens.weight");
         if config.is_tied {
-            for (tensor, other) in [(HEAD, "embedding"), (embedding.as_str(), "head")] {
+            for (tensor, other) in [(names.head, "embedding"), (names.embedding, "head")] {
                 let why = format!("it is the same as the {other} in this model, and an adapter would untie the two");
                 builder.refuse_saved(tensor, &why)?;
             }
         }
         let (embedding, embedding_gradient) =
-            builder.weight(&embedding, &[text.vocabulary, text.hidden], Kind::Embedding)?;
-        let layers =
-            (0..text.layers.len()).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text, index));
+            builder.weight(names.embedding, &[text.vocabulary, text.hidden], Kind::Embedding)?;
+        let layers = (0..text.layers.len()).map(|index| Layer::build(builder, names, text, index));
         let layers = layers.collect::<Result<Vec<Layer>, Error>>()?;
-        let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.norm)?;
+        let norm = Norm::build(builder, names.norm, text.hidden, text.norm)?;
         let (weight, gradient) = match config.is_tied {
             true => (embedding, embedding_gradient),
             false => {
                 let [outputs, inputs] = [text.vocabulary, text.hidden].map(Width::exact);
-                builder.linear_weight("lm_head", outputs, inputs, Kind::Head)?
+                builder.linear_weight(names.head.trim_end_matches(".weight"), outputs, inputs, Kind::Head)?
             }
         };
-        builder.check_found()?;
+        builder.check_found(config.family)?;
         Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
     }
 

@@ -131,7 +131,7 @@ pub fn prove_adapter(
     four_bit: Option<&FourBit>,
     threads: usize,
 ) -> Result<AdapterProof, Error> {
-    let adapter = read_adapter(adapter)?;
+    let adapter = read_adapter(adapter, config.family)?;
     let logits = both(checkpoint, config, &adapter, four_bit, threads)?;
     let (changed, idle) = adapter.effect()?;
     Ok(AdapterProof { changed, idle, change: compare_logits(&logits.adapted, &logits.base, config.text.vocabulary) })
@@ -295,7 +295,7 @@ impl ExactPair {
 fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, String), Error> {
     let (mut checked, mut largest, mut roughest) = (0, 0.0, String::new());
     for item in &merge.items {
-        let tensor = merged.tensor(&item.newer)?;
+        let tensor = merged.tensor(item.newer)?;
         if tensor.dtype != item.dtype || tensor.shape != item.shape {
             let problem =
                 format!("is {:?} {:?}; {:?} {:?} was written", tensor.dtype, tensor.shape, item.dtype, item.shape);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use garden_data::BatchSize;
+use garden_input::CardRules;
 use garden_memory::{elapsed, grouped};
 use garden_train::Recipe;
 
@@ -21,15 +22,15 @@ pub fn may_write(path: &Path) -> bool {
 /// The card of a run that came to its end.
 pub fn card(record: &RunRecord) -> String {
     let recipe = &record.job.recipe;
-    let name = title(&recipe.output_dir);
+    let (name, rules) = (title(&recipe.output_dir), &record.job.family.card);
     let parts = [
-        front_matter(recipe),
+        front_matter(recipe, rules),
         OURS.to_string(),
         format!("# {}", line(&name)),
         about(record),
         numbers(record),
         memory(record),
-        use_with_python(recipe),
+        use_with_python(recipe, rules),
         use_with_ours(recipe),
         training(record),
         format!("Written by model-garden {}.", env!("CARGO_PKG_VERSION")),
@@ -38,10 +39,10 @@ pub fn card(record: &RunRecord) -> String {
 }
 
 /// Only what the hub reads, so that nothing is claimed that was not said: no license, no name of a dataset.
-fn front_matter(recipe: &Recipe) -> String {
+fn front_matter(recipe: &Recipe, rules: &CardRules) -> String {
     let (library, relation) = if recipe.full { ("transformers", "finetune") } else { ("peft", "adapter") };
     let kind = if recipe.full { None } else { Some("lora") };
-    let tags = kind.into_iter().chain(["model-garden", "qwen2_5_vl", "vision-language"]);
+    let tags = kind.into_iter().chain(["model-garden", rules.tag, "vision-language"]);
     let tags: String = tags.map(|tag| format!("\n- {tag}")).collect();
     // A folder of this machine means nothing to others, and may tell what is nobody's business.
     let base = hub_name(recipe)
@@ -241,14 +242,15 @@ fn memory(record: &RunRecord) -> String {
     if parts.is_empty() { String::new() } else { format!("## Memory\n\n{}", parts.join("\n\n")) }
 }
 
-fn use_with_python(recipe: &Recipe) -> String {
+fn use_with_python(recipe: &Recipe, rules: &CardRules) -> String {
+    let class = rules.class;
     // As Python reads it: JSON's escapes are its own.
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let folder = text(&title(&recipe.output_dir));
     let model = match recipe.full {
-        true => format!("model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, torch_dtype=\"auto\")"),
+        true => format!("model = {class}.from_pretrained({folder}, torch_dtype=\"auto\")"),
         false => format!(
-            "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, torch_dtype=\"auto\")\n\
+            "base = {class}.from_pretrained({}, torch_dtype=\"auto\")\n\
              model = PeftModel.from_pretrained(base, {folder})",
             text(&base_name(recipe))
         ),
@@ -259,7 +261,7 @@ fn use_with_python(recipe: &Recipe) -> String {
         .map_or_else(String::new, |words| format!("{{\"role\": \"system\", \"content\": {}}}, ", text(words)));
     let peft = if recipe.full { "" } else { "from peft import PeftModel\n" };
     format!(
-        "## Use\n\n```python\n{peft}from PIL import Image\nfrom transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n\n\
+        "## Use\n\n```python\n{peft}from PIL import Image\nfrom transformers import AutoProcessor, {class}\n\n\
          {model}\nprocessor = AutoProcessor.from_pretrained({folder})\n\n\
          messages = [{system}{{\"role\": \"user\", \"content\": [{{\"type\": \"image\"}}, {{\"type\": \"text\", \"text\": \"What is this?\"}}]}}]\n\
          text = processor.apply_chat_template(messages, add_generation_prompt=True)\n\
@@ -323,7 +325,7 @@ mod tests {
         // Folders of this machine are not published.
         for local in ["/home/someone/models/secret-project", "./base", "base", "../../testdata/tiny-model"] {
             assert_eq!(hub_name(&recipe(local)), None, "{local}");
-            assert!(!front_matter(&recipe(local)).contains("base_model"), "{local}");
+            assert!(!front_matter(&recipe(local), &garden_input::FAMILIES[0].card).contains("base_model"), "{local}");
         }
         assert_eq!(base_name(&recipe("/home/someone/models/secret-project")), "secret-project");
     }

@@ -304,7 +304,7 @@ fn write(
 
 /// Writes what is trained into a folder, with all its digits: an adapter in PEFT's layout, or all weights.
 pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
-    match job.recipe.training() {
+    match job.recipe.training(model.family()) {
         Training::Lora(lora) => write_adapter(device, model, &lora, Some(&job.recipe.base_model), folder)?,
         Training::Full => model.write_checkpoint(device, &job.base, Dtype::F32, folder)?,
     }
@@ -313,9 +313,9 @@ pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, f
 
 /// Reads what is trained from a folder.
 pub(crate) fn read_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
-    match job.recipe.training() {
-        Training::Lora(_) => read_adapter(folder)?.put(device, model)?,
-        Training::Full => model.read_checkpoint(device, folder)?,
+    match job.recipe.full {
+        false => read_adapter(folder, model.family())?.put(device, model)?,
+        true => model.read_checkpoint(device, folder)?,
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use garden_data::{
     Ahead, BadRow, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, FieldNames, ImagePaths, ImageSettings,
     LengthLimit, LoaderSettings, Processor, SelectiveLoss, Source, Survey, SystemPrompt, TemplateFile,
 };
+use garden_input::Family;
 use garden_model::{
-    Config, FourBit, GeneratorLimits, GradientCheckpointing, LINEARS, Limits, LoraConfig, Optimizer, Storage, Targets,
-    Training,
+    Config, FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
 };
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +118,9 @@ pub struct Job {
     pub device: DeviceKind,
     /// The folder of the base model.
     pub base: PathBuf,
+    /// Its family.
+    #[serde(default)]
+    pub family: &'static Family,
     /// What the base model is, in one number. Jobs of earlier versions have none.
     #[serde(default)]
     pub base_fingerprint: Option<u64>,
@@ -212,15 +215,15 @@ impl Recipe {
         }
     }
 
-    /// What is trained.
-    pub fn training(&self) -> Training {
+    /// What is trained of a model of this family.
+    pub fn training(&self, family: &Family) -> Training {
         if self.full {
             return Training::Full;
         }
         Training::Lora(match &self.first {
             // An adapter goes on as what it is.
             Some(first) => LoraConfig {
-                targets: self.targets().unwrap_or_else(|| first.targets.clone()),
+                targets: self.targets(family).unwrap_or_else(|| first.targets.clone()),
                 dropout: self.lora_dropout,
                 ..first.clone()
             },
@@ -229,7 +232,7 @@ impl Recipe {
                 alpha: self.lora_alpha.unwrap_or(ALPHA),
                 is_rank_stabilised: self.use_rslora,
                 dropout: self.lora_dropout,
-                targets: self.targets().unwrap_or_else(Targets::decoder),
+                targets: self.targets(family).unwrap_or_else(|| Targets::decoder(family)),
                 modules_to_save: self.modules_to_save(),
                 ..LoraConfig::default()
             },
@@ -238,8 +241,12 @@ impl Recipe {
 
     /// The rank of the adapter, or from which to which the ranks of its linears are.
     pub fn rank_words(&self) -> String {
-        let Training::Lora(lora) = self.training() else { return "0".to_string() };
-        let ranks = || lora.ranks.iter().map(|(_, rank)| *rank).chain([lora.rank]);
+        if self.full {
+            return "0".to_string();
+        }
+        let others = self.first.iter().flat_map(|first| &first.ranks).map(|(_, rank)| *rank);
+        let rank = self.first.as_ref().map_or(self.lora_r.unwrap_or(RANK), |first| first.rank);
+        let ranks = || others.clone().chain([rank]);
         match (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0)) {
             (least, most) if least == most => most.to_string(),
             (least, most) => format!("{least} to {most}"),
@@ -247,11 +254,12 @@ impl Recipe {
     }
 
     /// The linears that shall have adapters, if the recipe says so.
-    fn targets(&self) -> Option<Targets> {
-        let Some(text) = &self.lora_targets else { return self.finetune_vision.then(Targets::all) };
+    fn targets(&self, family: &Family) -> Option<Targets> {
+        let all = || Targets::all(family);
+        let Some(text) = &self.lora_targets else { return self.finetune_vision.then(all) };
         Some(match text.as_str() {
             // As PEFT has it: all but the head.
-            "all-linear" => Targets::all(),
+            "all-linear" => all(),
             // Names have no characters that mean something in patterns but the dot.
             text if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::pattern(text),
             text => Targets::listed(text.split(',').map(str::trim)),
@@ -260,14 +268,14 @@ impl Recipe {
 
     /// Refuses what does not fit the model: rates of parts that are not trained, and targets that it does not have.
     pub(crate) fn check_model(&self, config: &Config) -> Result<(), Error> {
-        let training = self.training();
+        let training = self.training(config.family);
         self.check_rates::<Error>(&mut |part| Ok(training.reaches(part, config)?))?;
         self.check_targets(config)
     }
 
     /// Refuses names in `lora-targets` that no linear layer of the model has: what somebody wants trained would be left out in silence.
     fn check_targets(&self, config: &Config) -> Result<(), Error> {
-        let Some(targets) = self.targets().filter(|_| self.lora_targets.is_some()) else { return Ok(()) };
+        let Some(targets) = self.targets(config.family).filter(|_| self.lora_targets.is_some()) else { return Ok(()) };
         let name = "lora-targets".to_string();
         let problem = match targets.first_unknown(config) {
             Ok(None) => return Ok(()),
@@ -275,13 +283,17 @@ impl Recipe {
             Err(garden_model::Error::Batch(problem)) => format!("cannot be used: {problem}"),
             Err(error) => return Err(error.into()),
         };
-        Err(Error::Recipe(RecipeError { name, problem, hint: Some(format!("linear layers: {LINEARS}")) }))
+        Err(Error::Recipe(RecipeError {
+            name,
+            problem,
+            hint: Some(format!("linear layers: {}", config.family.targets.linears)),
+        }))
     }
 
     /// Settles what the recipe leaves open: an adapter that the run begins with says it, or the defaults. An error where the two disagree: with another
     /// scale, for example, the adapter's values would mean something else.
-    pub(crate) fn settle(&mut self, first: Option<(&Path, LoraConfig)>) -> Result<(), Error> {
-        let Training::Lora(wanted) = self.training() else { return Ok(()) };
+    pub(crate) fn settle(&mut self, first: Option<(&Path, LoraConfig)>, family: &Family) -> Result<(), Error> {
+        let Training::Lora(wanted) = self.training(family) else { return Ok(()) };
         if let Some((path, first)) = first {
             let open = LoraConfig {
                 rank: self.lora_r.unwrap_or(first.rank),
@@ -296,7 +308,7 @@ impl Recipe {
             check_adapter(path, &first, &open)?;
             (self.use_rslora, self.first) = (first.is_rank_stabilised, Some(first));
         }
-        if let Training::Lora(settled) = self.training() {
+        if let Training::Lora(settled) = self.training(family) {
             (self.lora_r, self.lora_alpha) = (Some(settled.rank), Some(settled.alpha));
             if self.modules_to_save.is_none() && !settled.modules_to_save.is_empty() {
                 self.modules_to_save = Some(settled.modules_to_save.join(","));
@@ -401,10 +413,11 @@ fn check_adapter(path: &Path, found: &LoraConfig, wanted: &LoraConfig) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_input::FAMILIES;
 
     fn settled(recipe: Recipe, first: &LoraConfig) -> Result<Recipe, (String, String)> {
         let mut recipe = recipe;
-        match recipe.settle(Some((Path::new("a"), first.clone()))) {
+        match recipe.settle(Some((Path::new("a"), first.clone())), FAMILIES[0]) {
             Ok(()) => Ok(recipe),
             Err(error) => Err((error.to_string(), error.hint().unwrap_or_default())),
         }
@@ -422,7 +435,7 @@ mod tests {
             ..LoraConfig::default()
         };
         let recipe = settled(Recipe { lora_dropout: 0.5, ..Recipe::default() }, &first).unwrap();
-        assert_eq!(recipe.training(), Training::Lora(LoraConfig { dropout: 0.5, ..first.clone() }));
+        assert_eq!(recipe.training(FAMILIES[0]), Training::Lora(LoraConfig { dropout: 0.5, ..first.clone() }));
         let said = (recipe.lora_r, recipe.lora_alpha, recipe.use_rslora, recipe.modules_to_save.as_deref());
         assert_eq!(said, (Some(8), Some(64.0), true, Some("lm_head")));
         assert_eq!(recipe.rank_words(), "8 to 32");
@@ -469,7 +482,7 @@ mod tests {
     #[test]
     fn without_an_adapter_there_are_defaults() {
         let mut recipe = Recipe::default();
-        recipe.settle(None).unwrap();
+        recipe.settle(None, FAMILIES[0]).unwrap();
         assert_eq!((recipe.lora_r, recipe.lora_alpha), (Some(16), Some(16.0)));
         assert_eq!(recipe.rank_words(), "16");
     }

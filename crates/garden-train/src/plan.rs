@@ -347,7 +347,7 @@ fn build(
 ) -> Result<Plan, Error> {
     let limits = with_answers(limits, answers);
     let mut planner = Planner::like(profile);
-    let (training, storage) = (recipe.training(), recipe.storage());
+    let (training, storage) = (recipe.training(config.family), recipe.storage());
     let model = Model::build(&mut planner, config, checkpoint, &training, recipe.recomputed(), &storage, limits)?;
     if let Some(answers) = answers {
         Generator::beside(&mut planner, &model, answers)?;
@@ -404,7 +404,7 @@ fn weights_words(input: &PlanInput, plan: &Plan) -> String {
     // Biases and norms are f32 in any case, and not worth a word.
     let kinds = kinds.iter().filter(|kind| kind.0 * 50 > most_bytes).map(|kind| kind.1);
     let kinds = kinds.collect::<Vec<_>>().join(", ");
-    match input.recipe.training() {
+    match input.recipe.training(input.config.family) {
         Training::Full => format!("all trained, {kinds}"),
         Training::Lora(lora) if !lora.modules_to_save.is_empty() => {
             format!("frozen except `{}`, {kinds}", lora.modules_to_save.join("`, `"))

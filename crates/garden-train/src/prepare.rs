@@ -59,13 +59,13 @@ impl Prepared {
                 checkpoint::first_adapter(&recipe).map(|config| (folder.as_path(), config))
             }
             Some(folder) => {
-                let adapter = read_adapter(folder)?;
+                let adapter = read_adapter(folder, config.family)?;
                 adapter.check_trainable()?;
                 Some((folder.as_path(), adapter.config))
             }
             None => None,
         };
-        recipe.settle(first)?;
+        recipe.settle(first, config.family)?;
         let chat_template = recipe.chat_template.as_deref().map(TemplateFile::read).transpose()?;
         let mut processor = Processor::open_with(&base, chat_template.as_ref())?;
         processor.check(&config)?;
@@ -81,6 +81,7 @@ impl Prepared {
         let train = looker.look(&dataset, recipe.batch(), progress).map_err(Error::of(Split::Train))?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
+            family: config.family,
             device,
             base_fingerprint: Some(base::fingerprint(&base, &config)?),
             base,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use garden_data::ImageSettings;
 use garden_device::{Device, Dtype};
-use garden_model::{Error as ModelError, Model, Training, saved_dtype};
+use garden_model::{Error as ModelError, Model, saved_dtype};
 
 use crate::checkpoint::write_trained;
 use crate::error::Error;
@@ -45,12 +45,12 @@ pub(crate) fn write_result(
     }
     if job.recipe.max_pixels.is_some() || job.recipe.min_pixels.is_some() {
         // Whoever loads the result shall see pictures as large as they were in training. A whole processor would hold a second tokenizer.
-        if let Some((mut images, _)) = ImageSettings::find(&job.base)? {
+        if let Some((mut images, _)) = ImageSettings::find(&job.base, &model.family().images)? {
             job.recipe.bound_pixels(&mut images);
             images.bound_files(folder)?;
         }
     }
-    let Training::Full = job.recipe.training() else {
+    if !job.recipe.full {
         write_trained(job, model, device, folder)?;
         return Ok(Dtype::F32);
     };

@@ -540,7 +540,7 @@ pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> 
     let recipe = &job.recipe;
     let config = Config::read(&job.base.join("config.json"))?;
     let weights = Checkpoint::open(&job.base)?;
-    let (training, storage) = (recipe.training(), recipe.storage());
+    let (training, storage) = (recipe.training(config.family), recipe.storage());
     let limits = with_answers(job.limits, job.answers);
     let planned = device_plan(job, &config, &weights, device.profile())?.total();
     device.prepare(planned).map_err(garden_model::Error::from)?;
@@ -555,7 +555,7 @@ pub(crate) fn with_answers(limits: Limits, answers: Option<GeneratorLimits>) -> 
 fn first_values(job: &Job, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
     match &job.recipe.adapter {
         Some(folder) => {
-            let adapter: Adapter = read_adapter(folder)?;
+            let adapter: Adapter = read_adapter(folder, model.family())?;
             Ok(adapter.put(device, model)?)
         }
         None => {

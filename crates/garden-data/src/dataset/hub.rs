@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use garden_input::SUPPORTED;
+use garden_input::{Family, download_hint, supported};
 
 use super::model_files;
 use crate::error::Error;
@@ -60,7 +60,7 @@ fn named_folder(path: &str) -> Result<PathBuf, Error> {
         return Err(Thing::Model.error(given, "is a file, not a model folder").with_hint(hint));
     }
     if !is_name(path) {
-        return Err(Thing::Model.error(given, "no such folder").with_hint(model_files::DOWNLOAD));
+        return Err(Thing::Model.error(given, "no such folder").with_hint(download_hint()));
     }
     let no_cache = || Thing::Model.error(given, "no such folder, and no hub cache, as HOME is not set");
     snapshot(&cache().ok_or_else(no_cache)?, Thing::Model, path)
@@ -70,10 +70,10 @@ impl Thing {
     /// How to get what is not in the cache; a model only if it can be of a kind that is supported.
     fn download(self, name: &str, option: &str) -> String {
         let lower = name.to_ascii_lowercase();
-        let is_read = lower.contains("qwen2.5-vl") && !UNREAD.iter().any(|word| lower.contains(word));
+        let is_read = Family::of_name(name).is_some() && !UNREAD.iter().any(|word| lower.contains(word));
         let is_other = self == Thing::Model && !is_read;
         match is_other {
-            true => format!("nothing is downloaded here; {SUPPORTED}"),
+            true => format!("nothing is downloaded here; {}", supported()),
             false => format!("nothing is downloaded here: run `hf download {option}{name}`"),
         }
     }

@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use garden_input::SUPPORTED;
+use garden_input::{Family, download_hint, supported};
 use serde_json::Value;
 
 use super::file::{LARGEST_SETTINGS, read};
 use crate::error::Error;
-
-/// Where supported models come from.
-pub(super) const DOWNLOAD: &str = "download a supported model, for example `hf download Qwen/Qwen2.5-VL-3B-Instruct`";
 
 /// Refuses a folder that is something else than a model.
 pub(super) fn check(folder: &Path) -> Result<(), Error> {
@@ -21,7 +18,7 @@ pub(super) fn check(folder: &Path) -> Result<(), Error> {
         Err(Error::Folder { path: folder.to_path_buf(), problem: problem.into(), hint: Some(hint) })
     };
     if names.is_empty() {
-        return refused("is empty", DOWNLOAD.to_string());
+        return refused("is empty", download_hint().to_string());
     }
     if has("adapter_config.json") {
         return match has("config.json") {
@@ -33,10 +30,12 @@ pub(super) fn check(folder: &Path) -> Result<(), Error> {
             ),
         };
     }
-    if let Some(kind) = json(&folder.join("config.json"))["model_type"].as_str().filter(|kind| *kind != "qwen2_5_vl") {
+    if let Some(kind) =
+        json(&folder.join("config.json"))["model_type"].as_str().filter(|kind| Family::find(kind).is_none())
+    {
         return refused(
             &format!("is a model of the type `{kind}` (`model_type` in config.json), which is not supported"),
-            SUPPORTED.to_string(),
+            supported().to_string(),
         );
     }
     let is_run = has("recipe.toml") || names.iter().any(|name| name.starts_with("checkpoint-"));
@@ -48,7 +47,7 @@ pub(super) fn check(folder: &Path) -> Result<(), Error> {
     if ends(".gguf") && !ends(".safetensors") {
         return refused(
             "has weights as GGUF, which cannot be trained",
-            format!("use the original weights as *.safetensors: {DOWNLOAD}"),
+            format!("use the original weights as *.safetensors: {}", download_hint()),
         );
     }
     let is_pickled =

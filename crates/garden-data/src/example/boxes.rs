@@ -1,6 +1,6 @@
 //! Boxes: positions of objects in a picture, in the coordinates that the model uses.
 //!
-//! Qwen2.5-VL uses pixels of the picture as it sees it, that is after resizing. Rows have pixels of the stored picture, or
+//! Models use pixels of the picture as they see it, that is after resizing. Rows have pixels of the stored picture, or
 //! fractions of its sides (`objects`, ms-swift's format), and their texts say where each goes (`<bbox>`, `<ref-object>`). So texts are complete only when the
 //! sizes are known, which depend on the pixel bounds: the same row has other coordinates in another run.
 //!
@@ -19,16 +19,12 @@ use crate::example::turns::ASSISTANT;
 use crate::fingerprint::Fingerprint;
 use crate::image::ImageSettings;
 use crate::template::{Chat, Content, Message, Part};
-use garden_input::Grid;
+use garden_input::{BoxRules, Grid};
 
 /// Placeholder for the next box of the row's `objects`.
 pub(crate) const BOX_PLACEHOLDER: &str = "<bbox>";
 /// Placeholder for the next name.
 pub(crate) const NAME_PLACEHOLDER: &str = "<ref-object>";
-/// Tokens that [`BoxFormat::Tokens`] puts around boxes and names.
-pub(crate) const BOX_TOKENS: [&str; 4] = ["<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>"];
-/// Qwen2.5-VL's JSON keys for a box and a point.
-const KEYS: [&str; 2] = ["\"bbox_2d\"", "\"point_2d\""];
 /// Pixels that a box may exceed its picture by, due to rounding; it is clipped.
 const SLACK: f64 = 0.5;
 
@@ -36,11 +32,11 @@ const SLACK: f64 = 0.5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BoxFormat {
-    /// `[12, 40, 300, 500]`, and plain names: Qwen2.5-VL's own format (ms-swift's `QWENVL_BBOX_FORMAT=new`).
+    /// `[12, 40, 300, 500]`, and plain names (ms-swift's `QWENVL_BBOX_FORMAT=new`).
     #[default]
     #[serde(alias = "new")]
     Plain,
-    /// `<|box_start|>(12,40),(300,500)<|box_end|>`, and names between `<|object_ref_start|>` and `<|object_ref_end|>`: Qwen2-VL's format
+    /// `<|box_start|>(12,40),(300,500)<|box_end|>`, and names between `<|object_ref_start|>` and `<|object_ref_end|>`
     /// (ms-swift's default).
     #[serde(alias = "legacy")]
     Tokens,
@@ -187,8 +183,9 @@ pub(crate) fn write_boxes<'a>(
     objects: &Objects,
     sizes: Sizes,
     settings: BoxSettings,
+    rules: &'static BoxRules,
 ) -> Result<Written<'a>, Error> {
-    let has_keys = |text: &str| KEYS.iter().any(|key| text.contains(key));
+    let has_keys = |text: &str| rules.keys.iter().any(|key| text.contains(key));
     let texts = || chat.messages.iter().flat_map(Message::parts).flatten();
     if objects.is_empty() && !sizes.pictures.is_empty() && texts().any(|text| text.contains(BOX_PLACEHOLDER)) {
         let problem = format!("a text has `{BOX_PLACEHOLDER}`, but the row has no box for it");
@@ -198,7 +195,7 @@ pub(crate) fn write_boxes<'a>(
     if objects.is_empty() && (sizes.pictures.is_empty() || !texts().any(has_keys)) {
         return Ok(Written { messages: Cow::Borrowed(chat.messages), boxes: Vec::new() });
     }
-    let mut writer = Writer { place, chat, objects, sizes, settings, names: 0, next: 0, boxes: Vec::new() };
+    let mut writer = Writer { place, chat, objects, sizes, settings, rules, names: 0, next: 0, boxes: Vec::new() };
     let mut messages = chat.messages.to_vec();
     for (number, message) in messages.iter_mut().enumerate() {
         match &mut message.content {
@@ -223,6 +220,7 @@ struct Writer<'w> {
     objects: &'w Objects,
     sizes: Sizes<'w>,
     settings: BoxSettings,
+    rules: &'static BoxRules,
     /// Names and boxes written so far.
     names: usize,
     next: usize,
@@ -233,7 +231,7 @@ impl Writer<'_> {
     /// A text with names and boxes filled in.
     fn text(&mut self, message: usize, text: &str) -> Result<String, Error> {
         let mut made = String::with_capacity(text.len());
-        let (mut marks, mut at) = (Marks::of(text, !self.objects.is_empty()), 0);
+        let (mut marks, mut at) = (Marks::of(text, !self.objects.is_empty(), self.rules), 0);
         while let Some((start, mark)) = marks.from(at) {
             made += &text[at..start];
             at = start + mark.len();
@@ -241,7 +239,7 @@ impl Writer<'_> {
                 NAME_PLACEHOLDER => {
                     let name = self.objects.names.get(self.names).map_or("", String::as_str);
                     self.names += 1;
-                    made += &self.settings.format.name(name);
+                    made += &self.settings.format.name(name, self.rules);
                 }
                 BOX_PLACEHOLDER => made += &self.place_box(message)?,
                 key => {
@@ -302,7 +300,7 @@ impl Writer<'_> {
             return Err(Error::row_field(self.place, &field, format!("is {problem}")).with_hint(hint));
         }
         let written = scaled(&numbers, within, size.after);
-        let text = self.settings.format.numbers(&written);
+        let text = self.settings.format.numbers(&written, self.rules);
         let (picture, given, source) = (Some(one.picture), listed(&numbers), BoxSource::Objects);
         self.boxes.push(WrittenBox { message, picture, numbers: written, given, source });
         Ok(text)
@@ -354,7 +352,7 @@ impl Writer<'_> {
                 return Err(error(problem).with_hint("use `objects` with `image_id`"));
             }
         };
-        let text = if source == BoxSource::Text { given.to_string() } else { BoxFormat::Plain.numbers(&written) };
+        let text = if source == BoxSource::Text { given.to_string() } else { listed(&written) };
         let picture = (all.len() == 1).then_some(0);
         self.boxes.push(WrittenBox { message, picture, numbers: written, given: given.to_string(), source });
         Ok(text)
@@ -369,9 +367,9 @@ struct Marks<'t> {
 }
 
 impl<'t> Marks<'t> {
-    fn of(text: &'t str, has_objects: bool) -> Marks<'t> {
+    fn of(text: &'t str, has_objects: bool, rules: &'static BoxRules) -> Marks<'t> {
         let placeholders = if has_objects { &[BOX_PLACEHOLDER, NAME_PLACEHOLDER][..] } else { &[] };
-        Marks { text, next: placeholders.iter().chain(&KEYS).map(|mark| (*mark, text.find(mark))).collect() }
+        Marks { text, next: placeholders.iter().chain(&rules.keys).map(|mark| (*mark, text.find(mark))).collect() }
     }
 
     /// The first mark from a position on: its position and text.
@@ -445,25 +443,25 @@ fn listed<T: ToString>(numbers: &[T]) -> String {
 }
 
 impl BoxFormat {
-    fn numbers(self, numbers: &[i64]) -> String {
+    fn numbers(self, numbers: &[i64], rules: &BoxRules) -> String {
         match self {
             BoxFormat::Plain => listed(numbers),
             BoxFormat::Tokens => {
-                let mut text = String::from(BOX_TOKENS[0]);
+                let mut text = String::from(rules.tokens[0]);
                 for (place, point) in numbers.chunks_exact(2).enumerate() {
                     let comma = if place > 0 { "," } else { "" };
                     // Writing to a string does not fail.
                     let _ = write!(text, "{comma}({},{})", point[0], point[1]);
                 }
-                text + BOX_TOKENS[1]
+                text + rules.tokens[1]
             }
         }
     }
 
-    fn name(self, name: &str) -> String {
+    fn name(self, name: &str, rules: &BoxRules) -> String {
         match self {
             BoxFormat::Plain => name.to_string(),
-            BoxFormat::Tokens => format!("{}{name}{}", BOX_TOKENS[2], BOX_TOKENS[3]),
+            BoxFormat::Tokens => format!("{}{name}{}", rules.tokens[2], rules.tokens[3]),
         }
     }
 }

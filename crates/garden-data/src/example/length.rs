@@ -131,6 +131,7 @@ impl Pictures<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_input::FAMILIES;
 
     fn picture(width: usize, height: usize) -> SizedPicture<'static> {
         SizedPicture { name: "x", width, height, bounds: PixelBounds::default() }
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn large_pictures_give_way_first() {
-        let settings = ImageSettings::default();
+        let settings = ImageSettings::of(&FAMILIES[0].images);
         let pictures = Pictures { settings: &settings, pictures: &[picture(1400, 1400), picture(140, 140)] };
         let grids = pictures.grids(settings.max_pixels).unwrap();
         assert_eq!(pictures.tokens(&grids), 35 * 35 + 25);
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_was_shrunk_fits_and_has_no_fewer_tokens_with_more_room() {
-        let settings = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::default() };
+        let settings = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::of(&FAMILIES[0].images) };
         for (width, height) in [(2500, 2450), (40, 7000), (15, 3000), (6000, 31), (333, 1777), (28, 28)] {
             let pictures = &[picture(width, height), picture(height, width)];
             let pictures = Pictures { settings: &settings, pictures };

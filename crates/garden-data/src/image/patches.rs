@@ -240,13 +240,14 @@ mod tests {
 
     use super::*;
     use crate::image::{MAX_PIXELS, picture_size};
+    use garden_input::FAMILIES;
 
     /// Every kind of picture, enlarged and shrunk.
     #[test]
     fn straight_is_the_same_as_in_steps() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/recorded/pictures");
         for max_pixels in [56 * 56, 1_003_520] {
-            let settings = ImageSettings { max_pixels, ..ImageSettings::default() };
+            let settings = ImageSettings { max_pixels, ..ImageSettings::of(&FAMILIES[0].images) };
             let (mut straight, mut in_steps) = (Patcher::new(settings.clone()), Patcher::new(settings.clone()));
             for file in std::fs::read_dir(&folder).unwrap() {
                 let path = file.unwrap().path();

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use garden_input::Grid;
+use garden_input::{Grid, ImageRules};
 use serde_json::Value;
 
 use super::MAX_PIXELS as LARGEST;
@@ -15,16 +15,10 @@ const PROCESSOR: &str = "processor_config.json";
 const PREPROCESSOR: &str = "preprocessor_config.json";
 /// Maximum aspect ratio, as in transformers.
 const LARGEST_RATIO: f64 = 200.0;
-/// Defaults of transformers for fields missing in the file.
-const MIN_PIXELS: u64 = 56 * 56;
-const MAX_PIXELS: u64 = 28 * 28 * 1280;
-const MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
-const DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
+/// Factor of transformers where the file has none.
 const RESCALE: f64 = 1.0 / 255.0;
 const BICUBIC: u64 = 3;
-/// Image processors that work alike, by how their names begin.
-const KINDS: [&str; 2] = ["Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"];
-/// Maximum of patch size, merge size and frames, which are 14, 2 and 2 in all models of this family.
+/// Maximum of patch size, merge size and frames, which are small numbers in all models.
 const LARGEST_SIDE: u64 = 1024;
 
 /// How pictures become patches.
@@ -48,33 +42,24 @@ pub struct ImageSettings {
     pub rescale: f64,
 }
 
-impl Default for ImageSettings {
-    fn default() -> ImageSettings {
-        ImageSettings {
-            patch: 14,
-            frames: 2,
-            merge: 2,
-            min_pixels: MIN_PIXELS,
-            max_pixels: MAX_PIXELS,
-            mean: MEAN,
-            deviation: DEVIATION,
-            rescale: RESCALE,
-        }
-    }
-}
-
 impl ImageSettings {
+    /// Those of a family, where a model's files say nothing else.
+    pub fn of(rules: &ImageRules) -> ImageSettings {
+        let &ImageRules { patch, frames, merge, pixels: [min_pixels, max_pixels], mean, deviation, .. } = rules;
+        ImageSettings { patch, frames, merge, min_pixels, max_pixels, mean, deviation, rescale: RESCALE }
+    }
+
     /// The settings of a model folder, if it has any, and the file they are in: what `processor_config.json` says of images comes before
     /// `preprocessor_config.json`, as in transformers.
-    pub fn find(folder: &Path) -> Result<Option<(ImageSettings, PathBuf)>, Error> {
+    pub fn find(folder: &Path, rules: &ImageRules) -> Result<Option<(ImageSettings, PathBuf)>, Error> {
         let path = folder.join(PROCESSOR);
         let inside = read_json(&path)?.and_then(|mut value| value.get_mut("image_processor").map(Value::take));
         if let Some(value) = inside.as_ref().filter(|value| !value.is_null()) {
-            return Ok(Some((Fields { path: &path, value }.settings()?, path)));
+            return Ok(Some((Fields { path: &path, value }.settings(rules)?, path)));
         }
         let path = folder.join(PREPROCESSOR);
         let Some(value) = read_json(&path)? else { return Ok(None) };
-        Ok(Some((Fields { path: &path, value: &value }.settings()?, path)))
+        Ok(Some((Fields { path: &path, value: &value }.settings(rules)?, path)))
     }
 
     /// Writes these pixel bounds into a folder's processor files.
@@ -182,7 +167,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn settings(&self) -> Result<ImageSettings, Error> {
+    fn settings(&self, rules: &ImageRules) -> Result<ImageSettings, Error> {
         for field in ["do_resize", "do_rescale", "do_normalize", "do_convert_rgb"] {
             if self.value[field].as_bool() == Some(false) {
                 return Err(Error::field(self.path, field, "is false, which is not supported"));
@@ -191,12 +176,13 @@ impl Fields<'_> {
         if self.value["do_center_crop"].as_bool() == Some(true) {
             return Err(Error::field(self.path, "do_center_crop", "is true, which is not supported"));
         }
-        let kind = self.value["image_processor_type"].as_str().unwrap_or(KINDS[0]);
-        if !KINDS.iter().any(|known| kind.starts_with(known)) {
+        let (usual, kinds) = (ImageSettings::of(rules), rules.processors);
+        let kind = self.value["image_processor_type"].as_str().unwrap_or(kinds[0]);
+        if !kinds.iter().any(|known| kind.starts_with(known)) {
             return Err(Error::field(
                 self.path,
                 "image_processor_type",
-                format!("is `{kind}`; only `{}` is supported", KINDS[0]),
+                format!("is `{kind}`; only `{}` is supported", kinds[0]),
             ));
         }
         let resample = self.whole("", "resample", BICUBIC)?;
@@ -208,13 +194,13 @@ impl Fields<'_> {
             ));
         }
         let settings = ImageSettings {
-            patch: self.side("patch_size", 14)?,
-            frames: self.side("temporal_patch_size", 2)?,
-            merge: self.side("merge_size", 2)?,
-            min_pixels: self.pixels("min_pixels", "shortest_edge", MIN_PIXELS)?,
-            max_pixels: self.pixels("max_pixels", "longest_edge", MAX_PIXELS)?,
-            mean: self.three("image_mean", MEAN)?,
-            deviation: self.three("image_std", DEVIATION)?,
+            patch: self.side("patch_size", usual.patch)?,
+            frames: self.side("temporal_patch_size", usual.frames)?,
+            merge: self.side("merge_size", usual.merge)?,
+            min_pixels: self.pixels("min_pixels", "shortest_edge", usual.min_pixels)?,
+            max_pixels: self.pixels("max_pixels", "longest_edge", usual.max_pixels)?,
+            mean: self.three("image_mean", usual.mean)?,
+            deviation: self.three("image_std", usual.deviation)?,
             rescale: self.value["rescale_factor"].as_f64().unwrap_or(RESCALE),
         };
         self.check(&settings)?;
@@ -249,8 +235,8 @@ impl Fields<'_> {
         self.whole("", older, default)
     }
 
-    fn side(&self, field: &str, default: u64) -> Result<usize, Error> {
-        match self.whole("", field, default)? {
+    fn side(&self, field: &str, default: usize) -> Result<usize, Error> {
+        match self.whole("", field, default as u64)? {
             number if number > LARGEST_SIDE => {
                 Err(Error::field(self.path, field, format!("is {number}; the maximum is {LARGEST_SIDE}")))
             }

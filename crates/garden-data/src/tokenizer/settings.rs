@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use garden_input::{Family, TokenRules};
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
@@ -13,9 +14,6 @@ use crate::error::Error;
 
 /// Special tokens that transformers takes for granted where no file says anything.
 const UNNAMED: [&str; 3] = ["eos_token", "pad_token", "unk_token"];
-const END_OF_TEXT: &str = "<|endoftext|>";
-/// Classes that make the tokens that `tokenizer.json` says.
-const CLASSES: [&str; 4] = ["Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"];
 /// Fields that change tokens when they are true.
 const SWITCHES: [&str; 2] = ["add_prefix_space", "split_special_tokens"];
 /// Fields that list special tokens; of two, transformers takes the first.
@@ -27,6 +25,7 @@ const SAVE_AGAIN: &str = "load and save the tokenizer with transformers once (`A
 #[derive(Debug)]
 pub(crate) struct TokenizerSettings {
     folder: PathBuf,
+    rules: &'static TokenRules,
     /// Each with its file.
     fields: BTreeMap<String, (PathBuf, Value)>,
 }
@@ -34,7 +33,11 @@ pub(crate) struct TokenizerSettings {
 impl TokenizerSettings {
     /// Reads the settings of a model folder.
     pub fn read(folder: &Path) -> Result<TokenizerSettings, Error> {
-        let mut settings = TokenizerSettings { folder: folder.to_path_buf(), fields: BTreeMap::new() };
+        let mut settings = TokenizerSettings {
+            folder: folder.to_path_buf(),
+            rules: &Family::of_folder(folder).tokens,
+            fields: BTreeMap::new(),
+        };
         settings.add("tokenizer_config.json")?;
         if settings.value("added_tokens_decoder").is_none() {
             // The older file counts where the newer one does not list all added tokens.
@@ -52,7 +55,8 @@ impl TokenizerSettings {
     /// Special tokens by their names, such as `eos_token`.
     pub fn names(&self) -> BTreeMap<String, String> {
         let is_unnamed = |name: &&&str| !self.fields.contains_key(**name);
-        let unnamed = UNNAMED.iter().filter(is_unnamed).map(|name| (name.to_string(), END_OF_TEXT.to_string()));
+        let unnamed =
+            UNNAMED.iter().filter(is_unnamed).map(|name| (name.to_string(), self.rules.end_of_text.to_string()));
         unnamed.chain(self.named().map(|(name, text, _)| (name.to_string(), text.to_string()))).collect()
     }
 
@@ -67,9 +71,9 @@ impl TokenizerSettings {
             let hint = "remove the field; `max-length` of a recipe limits rows";
             return Err(self.wrong("max_length", format!("is {length}: texts would be cut")).advised(hint));
         }
-        if let Some(class) = self.value("tokenizer_class").filter(|class| !CLASSES.iter().any(|known| *class == known))
-        {
-            return Err(self.wrong("tokenizer_class", format!("is {class}; only \"{}\" is supported", CLASSES[0])));
+        let known = self.rules.tokenizers;
+        if let Some(class) = self.value("tokenizer_class").filter(|class| !known.iter().any(|known| *class == known)) {
+            return Err(self.wrong("tokenizer_class", format!("is {class}; only \"{}\" is supported", known[0])));
         }
         if let Some((name, text, path)) =
             self.named().chain(self.listed()).find(|(_, text, _)| tokenizer.added_token(text).is_none())

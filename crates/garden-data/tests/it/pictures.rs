@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use garden_input::FAMILIES;
 use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
@@ -37,7 +38,7 @@ fn settings() -> ImageSettings {
     ImageSettings {
         min_pixels: recorded["min_pixels"].as_u64().unwrap(),
         max_pixels: recorded["max_pixels"].as_u64().unwrap(),
-        ..ImageSettings::default()
+        ..ImageSettings::of(&FAMILIES[0].images)
     }
 }
 
@@ -107,7 +108,7 @@ fn pictures_are_those_of_pil_and_transformers() {
 fn sizes_are_those_of_smart_resize() {
     for one in json("data/recorded/sizes.json").as_array().unwrap() {
         let [height, width, min_pixels, max_pixels] = [0, 1, 2, 3].map(|place| one[place].as_u64().unwrap());
-        let settings = ImageSettings { min_pixels, max_pixels, ..ImageSettings::default() };
+        let settings = ImageSettings { min_pixels, max_pixels, ..ImageSettings::of(&FAMILIES[0].images) };
         let size = settings.smart_resize(height as usize, width as usize).ok();
         assert_eq!(serde_json::json!(size), one[4], "{one}");
     }
@@ -146,7 +147,7 @@ fn bad_pictures_are_refused_with_their_name() {
 
 #[test]
 fn strips_are_refused_by_their_sides() {
-    let error = ImageSettings::default().grid(3, 700).unwrap_err();
+    let error = ImageSettings::of(&FAMILIES[0].images).grid(3, 700).unwrap_err();
     assert_eq!(error, "the picture has 3 x 700 pixels; its sides may differ by at most a factor of 200");
 }
 

@@ -1,5 +1,6 @@
 //! LoRA adapters in PEFT's format: `adapter_model.safetensors` and `adapter_config.json`.
 
+use garden_input::Family;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -22,6 +23,7 @@ const CONFIG: &str = "adapter_config.json";
 /// A LoRA adapter in a folder.
 #[derive(Debug)]
 pub struct Adapter {
+    family: &'static Family,
     /// Its configuration.
     pub config: LoraConfig,
     /// Its base model: a hub name or a path.
@@ -69,16 +71,16 @@ impl Pair<'_> {
 }
 
 /// Opens an adapter saved by PEFT or by this program.
-pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
+pub fn read_adapter(folder: &Path, family: &'static Family) -> Result<Adapter, Error> {
     check_adapter_folder(folder)?;
     let path = folder.join(CONFIG);
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
     let weights = Checkpoint::open_file(&folder.join(WEIGHTS))?;
     let stored = weights.names().filter_map(|name| name.strip_suffix(ENDINGS[0]));
     let plain = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_string();
-    let modules = stored.map(|name| (plain(&current(name)), plain(name))).collect();
+    let modules = stored.map(|name| (plain(&current(name, family)), plain(name))).collect();
     let AdapterConfig { lora, is_dora, keeps_b, base } = AdapterConfig::parse(&path, &text, &modules)?;
-    Ok(Adapter { config: lora, base, is_dora, keeps_b, weights })
+    Ok(Adapter { family, config: lora, base, is_dora, keeps_b, weights })
 }
 
 impl Adapter {
@@ -87,7 +89,7 @@ impl Adapter {
         let settings = self.config.modules().map_err(Error::Batch)?;
         let mut parts: BTreeMap<String, [Option<&str>; 3]> = BTreeMap::new();
         for name in self.weights.names() {
-            let newer = current(name);
+            let newer = current(name, self.family);
             let module = newer.strip_prefix(PREFIX).unwrap_or(&newer);
             let ends = ENDINGS.iter().enumerate();
             let found = ends.filter_map(|(side, ending)| Some((side.min(2), module.strip_suffix(ending)?))).next();
@@ -128,7 +130,7 @@ impl Adapter {
     pub(crate) fn saved(&self) -> Result<BTreeMap<String, Tensor<'_>>, Error> {
         let mut saved = BTreeMap::new();
         for name in self.weights.names() {
-            let newer = current(name);
+            let newer = current(name, self.family);
             let module = newer.strip_prefix(PREFIX).unwrap_or(&newer);
             if self.config.saved_module(module).is_some() {
                 saved.insert(module.to_string(), self.weights.tensor(name)?);
@@ -252,7 +254,8 @@ impl Adapter {
         about: impl Fn(&'a P) -> (&'a str, &'a [usize]),
         mut set: impl FnMut(&P, &[f32]),
     ) -> Result<(), Error> {
-        let mut found: BTreeMap<String, &str> = self.weights.names().map(|name| (current(name), name)).collect();
+        let mut found: BTreeMap<String, &str> =
+            self.weights.names().map(|name| (current(name, self.family), name)).collect();
         // Lengths of rows are part of the weights already.
         found.retain(|name, _| !self.is_dora || !ENDINGS[2..].iter().any(|ending| name.ends_with(ending)));
         for place in places {
@@ -275,9 +278,9 @@ impl Adapter {
 }
 
 /// The newer name: older adapters have no `language_model`, and `visual` at the top.
-fn current(name: &str) -> String {
+fn current(name: &str, family: &Family) -> String {
     match name.strip_prefix(PREFIX) {
-        Some(rest) => format!("{PREFIX}{}", crate::checkpoint::names::newer(rest)),
+        Some(rest) => format!("{PREFIX}{}", (family.names.newer)(rest)),
         None => name.to_string(),
     }
 }

@@ -12,7 +12,6 @@ use garden_device::{Dtype, Planner, nf4};
 use serde_json::Value;
 
 use crate::checkpoint::adapter::{Adapter, Pair};
-use crate::checkpoint::names::{HEAD, newer};
 use crate::checkpoint::nf4_checkpoint::{self, Packed};
 use crate::checkpoint::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, write_config, write_index,
@@ -75,7 +74,7 @@ pub(crate) struct Item<'a> {
     /// The name in the file, as transformers would save it again.
     pub name: &'a str,
     /// The newer name.
-    pub newer: String,
+    pub newer: &'a str,
     pub shape: Vec<usize>,
     /// The new dtype.
     pub dtype: Dtype,
@@ -107,27 +106,27 @@ impl<'a> Merge<'a> {
         let mut items = Vec::new();
         for (path, stored) in base.files()? {
             for stored in stored {
-                let newer = newer(stored.name);
-                if nf4_checkpoint::is_part(&newer) {
+                let newer = stored.newer;
+                if nf4_checkpoint::is_part(newer) {
                     continue;
                 }
-                let (shape, was, source) = match Packed::find(base, &newer)? {
+                let (shape, was, source) = match Packed::find(base, newer)? {
                     Some((shape, packed)) => (shape.to_vec(), packed.packed_from, Source::Packed(packed)),
                     None => (stored.tensor.shape.to_vec(), stored.tensor.dtype, Source::Plain(stored.tensor)),
                 };
                 if was == Dtype::U8 {
                     return Err(Error::tensor(path, stored.name, "is U8; expected F32, BF16 or F16"));
                 }
-                let source = match saved.remove(&newer) {
+                let source = match saved.remove(newer) {
                     Some(tensor) => Source::Plain(tensor),
                     None => source,
                 };
                 let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
                 // A tied head is the embedding, and is not saved separately.
-                if model.is_tied && newer == HEAD && pair.is_none() {
+                if model.is_tied && newer == model.family.names.head && pair.is_none() {
                     continue;
                 }
-                let shape = known.get(newer.as_str()).map_or(shape.clone(), |known| known.written(&shape));
+                let shape = known.get(newer).map_or(shape.clone(), |known| known.written(&shape));
                 items.push(Item {
                     name: stored.name,
                     newer,

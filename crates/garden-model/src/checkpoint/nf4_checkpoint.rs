@@ -1,11 +1,11 @@
 //! NF4 weights: which linears are quantised, their format in checkpoints of bitsandbytes and transformers, and quantisation in pieces.
 
+use garden_input::Family;
 use std::ops::Range;
 
 use garden_device::{Dtype, nf4};
 use serde_json::Value;
 
-use crate::checkpoint::names::HEAD;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::network::role::{Declared, Kind, Part, Role};
@@ -57,7 +57,7 @@ impl FourBit {
 
     /// The modules of a model that are not quantised, by names that other programs understand: the first ones that all linears outside of the decoder have in
     /// common, and the head, which may be the embedding.
-    pub(crate) fn kept_of(&self, tensors: &[Declared]) -> Vec<String> {
+    pub(crate) fn kept_of(&self, tensors: &[Declared], family: &Family) -> Vec<String> {
         if let Some(kept) = &self.kept {
             return kept.clone();
         }
@@ -68,7 +68,7 @@ impl FourBit {
                 common.into_iter().zip(name).take_while(|(one, other)| one == other).map(|(one, _)| one).collect()
             })
         });
-        let head = HEAD.strip_suffix(".weight").unwrap_or(HEAD);
+        let head = family.names.head.trim_end_matches(".weight");
         common.map(|common| common.join(".")).into_iter().chain([head.to_string()]).collect()
     }
 }
@@ -273,6 +273,7 @@ impl Share {
 mod tests {
     use super::*;
     use crate::Preset;
+    use garden_input::FAMILIES;
 
     #[test]
     fn shares_of_threads_come_in_their_order() {
@@ -309,6 +310,6 @@ mod tests {
     #[test]
     fn modules_that_are_kept_have_the_names_that_transformers_knows() {
         let tensors = crate::network::declared(&garden_input::Config::tiny()).unwrap();
-        assert_eq!(FourBit::default().kept_of(&tensors), ["model.visual", "lm_head"]);
+        assert_eq!(FourBit::default().kept_of(&tensors, FAMILIES[0]), ["model.visual", "lm_head"]);
     }
 }

@@ -8,7 +8,6 @@ use garden_device::{Dtype, dynamic_8bit, nf4};
 use serde_json::{Value, json};
 
 use crate::checkpoint::files::SINGLE;
-use crate::checkpoint::names::{HEAD, newer};
 use crate::checkpoint::nf4_checkpoint::{self, FourBit};
 use crate::checkpoint::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
@@ -75,22 +74,23 @@ fn pack_files(
     let known: BTreeMap<&str, &Declared> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut files = checkpoint.files()?;
     // A tied head is the embedding, and is not saved separately.
-    files.iter_mut().for_each(|file| file.1.retain(|stored| !(model.is_tied && newer(stored.name) == HEAD)));
+    files
+        .iter_mut()
+        .for_each(|file| file.1.retain(|stored| !(model.is_tied && stored.newer == model.family.names.head)));
     let total: usize = files.iter().map(|file| file.1.len()).sum();
-    let mut report = PackReport { kept: settings.kept_of(&tensors), ..PackReport::default() };
+    let mut report = PackReport { kept: settings.kept_of(&tensors, model.family), ..PackReport::default() };
     let (mut done, mut weight_map) = (0, BTreeMap::new());
     // Other programs compute in the original dtype of the weights.
     let mut computed_in = Dtype::F32;
     for (path, tensors) in files {
         let packs = |tensor: &Stored<'_>| {
-            let name = newer(tensor.name);
-            let module = name.strip_suffix(".weight").unwrap_or("");
-            known.get(name.as_str()).is_some_and(|known| settings.packs(module, known.role))
+            let module = tensor.newer.strip_suffix(".weight").unwrap_or("");
+            known.get(tensor.newer).is_some_and(|known| settings.packs(module, known.role))
         };
         let places = tensors.iter().flat_map(|stored| match packs(stored) {
             true => packed_places(stored, settings),
             false => {
-                let (shape, known) = (stored.tensor.shape, known.get(newer(stored.name).as_str()));
+                let (shape, known) = (stored.tensor.shape, known.get(stored.newer));
                 let shape = known.map_or(shape.to_vec(), |known| known.written(shape));
                 vec![Place::new(stored.name.into(), stored.tensor.dtype, shape)]
             }

@@ -13,7 +13,7 @@ use crate::network::pass::Pass;
 use crate::network::role::Kind;
 use crate::network::rotary::{Angles, MOST};
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
-use garden_input::{AttentionSpec, LayerSpec, NormSpec, TextConfig};
+use garden_input::{AttentionSpec, LayerNames, LayerSpec, NormSpec, TensorNames, TextConfig};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Debug)]
@@ -198,23 +198,25 @@ pub(crate) struct DecoderContext<'a> {
 }
 
 impl Layer {
-    pub fn build(builder: &mut Builder, name: &str, text: &TextConfig, index: usize) -> Result<Layer, Error> {
+    pub fn build(builder: &mut Builder, names: &TensorNames, text: &TextConfig, index: usize) -> Result<Layer, Error> {
         let spec = text.layers[index];
+        let named = |name: &str| format!("{}.{index}.{name}", names.layer);
+        let LayerNames { norms: [norm1, norm2], qkv, output, mlp } = names.layers;
         let attention = spec.attention();
         let [hidden, queries, keys] = [text.hidden, attention.query_width(), attention.key_width()].map(Width::exact);
         let place = |found: Option<usize>| found.unwrap_or_default();
         builder.narrow_of_layer = 0;
-        let qkv = [("q", queries), ("k", keys), ("v", keys)];
-        let qkv = qkv.map(|(linear, outputs)| (format!("{name}.self_attn.{linear}_proj"), outputs));
+        let [q, k, v] = qkv.map(named);
+        let qkv = [(q, queries), (k, keys), (v, keys)];
         Ok(Layer {
             spec,
             kind: place(text.kinds().iter().position(|kind| *kind == spec)),
             rotary: place(text.rotaries().iter().position(|rotary| *rotary == attention.rotary)),
-            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, spec.norm)?,
+            norm1: Norm::build(builder, &named(norm1), text.hidden, spec.norm)?,
             qkv: builder.linears(&qkv, hidden, attention.has_qkv_bias)?,
-            o: builder.linear(&format!("{name}.self_attn.o_proj"), queries, hidden, attention.has_output_bias)?,
-            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, spec.norm)?,
-            mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, spec.mlp.intermediate, spec.mlp.has_bias)?,
+            o: builder.linear(&named(output), queries, hidden, attention.has_output_bias)?,
+            norm2: Norm::build(builder, &named(norm2), text.hidden, spec.norm)?,
+            mlp: Swiglu::build(builder, mlp.map(named), text.hidden, spec.mlp.intermediate, spec.mlp.has_bias)?,
         })
     }
 

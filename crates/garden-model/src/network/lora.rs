@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::network::declared;
 use crate::network::role::{Declared, Part};
-use garden_input::Config;
+use garden_input::{Config, Family};
 
 /// LoRA adapters: y = W x + b + scale B A x.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -94,16 +94,14 @@ impl From<Names> for Targets {
 }
 
 impl Targets {
-    /// The seven linears of every decoder layer.
-    pub fn decoder() -> Targets {
-        Targets::pattern(r".*\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)")
+    /// The linears of every decoder layer.
+    pub fn decoder(family: &Family) -> Targets {
+        Targets::pattern(family.targets.decoder)
     }
 
     /// All linears of the decoder, the vision tower and the merger.
-    pub fn all() -> Targets {
-        let decoder = r"language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)";
-        let vision = r"visual\..*\.(qkv|attn\.proj|gate_proj|up_proj|down_proj)|visual\.merger\.mlp\.[02]";
-        Targets::pattern(&format!(r".*\.({decoder}|{vision})"))
+    pub fn all(family: &Family) -> Targets {
+        Targets::pattern(family.targets.all)
     }
 
     /// Modules whose whole names match a regular expression.
@@ -250,6 +248,7 @@ impl LayerMatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_input::FAMILIES;
 
     #[test]
     fn names_match_whole_parts() {
@@ -258,17 +257,17 @@ mod tests {
         assert!(some.contain("model.visual.blocks.0.mlp.gate_proj"));
         assert!(some.contain("model.visual.merger.mlp.0"));
         assert!(!some.contain("model.x.aggregate_proj"));
-        let decoder = modules(Targets::decoder());
+        let decoder = modules(Targets::decoder(FAMILIES[0]));
         assert!(decoder.contain("model.language_model.layers.11.self_attn.q_proj"));
         assert!(!decoder.contain("model.visual.blocks.0.mlp.gate_proj"));
-        assert!(modules(Targets::all()).contain("model.visual.blocks.0.attn.proj"));
-        assert!(!modules(Targets::all()).contain("lm_head"));
+        assert!(modules(Targets::all(FAMILIES[0])).contain("model.visual.blocks.0.attn.proj"));
+        assert!(!modules(Targets::all(FAMILIES[0])).contain("lm_head"));
     }
 
     #[test]
     fn saved_modules_are_named_by_their_ends() {
         let lora = LoraConfig {
-            targets: Targets::decoder(),
+            targets: Targets::decoder(FAMILIES[0]),
             modules_to_save: vec!["visual.merger".into(), "lm_head".into(), "norm".into()],
             ..LoraConfig::default()
         };

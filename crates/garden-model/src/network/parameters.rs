@@ -2,6 +2,7 @@
 
 mod linears;
 
+use garden_input::Family;
 use std::collections::{BTreeMap, BTreeSet};
 
 use garden_device::{
@@ -166,11 +167,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Refuses `modules_to_save` that the model does not have.
-    pub fn check_found(&self) -> Result<(), Error> {
+    pub fn check_found(&self, family: &Family) -> Result<(), Error> {
+        let [one, two, three] = family.targets.saved;
         let Some((lora, _)) = &self.lora else { return Ok(()) };
         match lora.modules_to_save.iter().find(|module| !self.saved.contains(*module)) {
             Some(module) => Err(Error::Batch(format!(
-                "the model has no module `{module}` to save; it has, for example, `visual.merger`, `lm_head` and `embed_tokens`"
+                "the model has no module `{module}` to save; it has, for example, `{one}`, `{two}` and `{three}`"
             ))),
             None => Ok(()),
         }

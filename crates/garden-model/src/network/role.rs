@@ -112,7 +112,7 @@ impl Declared {
 mod tests {
     use super::*;
     use crate::network::declared;
-    use garden_input::{Config, PRESETS};
+    use garden_input::{Config, Preset};
 
     /// The rule of transformers' trainers, by names.
     fn is_decayed_by_name(name: &str) -> bool {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn parameters_are_those_that_were_published() {
-        for preset in PRESETS {
+        for preset in Preset::all() {
             let tensors = declared(&preset.config()).unwrap();
             let counted: usize = tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
             assert_eq!(counted, preset.parameters, "{}", preset.name);

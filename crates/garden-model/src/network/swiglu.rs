@@ -57,16 +57,16 @@ impl SwigluWorkspace {
 impl Swiglu {
     pub fn build(
         builder: &mut Builder,
-        name: &str,
+        [gate, up, down]: [String; 3],
         hidden: usize,
         inner: usize,
         has_bias: bool,
     ) -> Result<Swiglu, Error> {
         let (hidden, inner) = (Width::exact(hidden), Width::inner(builder.device.profile(), inner));
-        let gate_up = ["gate_proj", "up_proj"].map(|linear| (format!("{name}.{linear}"), inner));
+        let gate_up = [(gate, inner), (up, inner)];
         Ok(Swiglu {
             gate_up: builder.linears(&gate_up, hidden, has_bias)?,
-            down: builder.linear(&format!("{name}.down_proj"), inner, hidden, has_bias)?,
+            down: builder.linear(&down, inner, hidden, has_bias)?,
         })
     }
 

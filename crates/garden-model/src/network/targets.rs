@@ -6,10 +6,6 @@ use super::lora::{LoraConfig, Names, Targets};
 use crate::error::Error;
 use crate::network::declared;
 
-/// The short names of all linears, for whoever has typed another one.
-pub const LINEARS: &str = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj (the last three in the vision tower too); vision tower: attn.qkv, \
-                           attn.proj; merger: merger.mlp.0, merger.mlp.2";
-
 impl Targets {
     /// The first of these names that no linear layer of the model has, or the pattern that none matches.
     pub fn first_unknown(&self, config: &Config) -> Result<Option<String>, Error> {

@@ -13,7 +13,7 @@ use crate::network::pass::Pass;
 use crate::network::patches::{Patches, Segments};
 use crate::network::role::{Kind, Part};
 use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
-use garden_input::VisionConfig;
+use garden_input::{TowerNames, VisionConfig};
 
 /// The vision tower's weights.
 #[derive(Clone, Debug)]
@@ -236,22 +236,19 @@ impl VisionWorkspace {
 }
 
 impl Vision {
-    pub fn build(builder: &mut Builder, vision: &VisionConfig) -> Result<Vision, Error> {
-        let (name, hidden) = ("model.visual", vision.hidden);
+    pub fn build(builder: &mut Builder, vision: &VisionConfig, names: &TowerNames) -> Result<Vision, Error> {
         let before = builder.trained.len();
-        let convolution = format!("{name}.patch_embed.proj.weight");
         builder.part = Part::Tower;
-        builder.refuse_saved(&convolution, "the patch convolution is not supported")?;
-        let (patch, patch_gradient) = builder.weight(&convolution, &vision.kernel(), Kind::Convolution)?;
-        let blocks =
-            (0..vision.depth).map(|index| Block::build(builder, &format!("{name}.blocks.{index}"), vision, index));
+        builder.refuse_saved(names.patches, "the patch convolution is not supported")?;
+        let (patch, patch_gradient) = builder.weight(names.patches, &vision.kernel(), Kind::Convolution)?;
+        let blocks = (0..vision.depth).map(|index| Block::build(builder, names, vision, index));
         let blocks = blocks.collect::<Result<Vec<Block>, Error>>()?;
-        let (wide, out) = (Width::exact(vision.merged() * hidden), Width::exact(vision.out));
+        let (wide, out) = (Width::exact(vision.merged() * vision.hidden), Width::exact(vision.out));
         builder.part = Part::Merger;
         let merger = Merger {
-            norm: Norm::build(builder, &format!("{name}.merger.ln_q"), hidden, vision.norm)?,
-            first: builder.linear(&format!("{name}.merger.mlp.0"), wide, wide, true)?,
-            second: builder.linear(&format!("{name}.merger.mlp.2"), wide, out, true)?,
+            norm: Norm::build(builder, names.merger_norm, vision.hidden, vision.norm)?,
+            first: builder.linear(names.merger[0], wide, wide, true)?,
+            second: builder.linear(names.merger[1], wide, out, true)?,
         };
         let is_trained = builder.trained.len() > before;
         Ok(Vision { patch, patch_gradient, blocks, merger, is_trained })
@@ -355,15 +352,16 @@ impl Vision {
 }
 
 impl Block {
-    fn build(builder: &mut Builder, name: &str, vision: &VisionConfig, index: usize) -> Result<Block, Error> {
+    fn build(builder: &mut Builder, names: &TowerNames, vision: &VisionConfig, index: usize) -> Result<Block, Error> {
+        let named = |name: &str| format!("{}.{index}.{name}", names.block);
         let (hidden, three) = (Width::exact(vision.hidden), Width::exact(3 * vision.hidden));
         builder.narrow_of_layer = 0;
         Ok(Block {
-            norm1: Norm::build(builder, &format!("{name}.norm1"), vision.hidden, vision.norm)?,
-            qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, three, true)?,
-            proj: builder.linear(&format!("{name}.attn.proj"), hidden, hidden, true)?,
-            norm2: Norm::build(builder, &format!("{name}.norm2"), vision.hidden, vision.norm)?,
-            mlp: Swiglu::build(builder, &format!("{name}.mlp"), vision.hidden, vision.intermediate, true)?,
+            norm1: Norm::build(builder, &named(names.norms[0]), vision.hidden, vision.norm)?,
+            qkv: builder.linear(&named(names.qkv), hidden, three, true)?,
+            proj: builder.linear(&named(names.output), hidden, hidden, true)?,
+            norm2: Norm::build(builder, &named(names.norms[1]), vision.hidden, vision.norm)?,
+            mlp: Swiglu::build(builder, names.mlp.map(named), vision.hidden, vision.intermediate, true)?,
             sees_all: vision.sees_all(index),
         })
     }

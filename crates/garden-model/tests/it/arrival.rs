@@ -8,6 +8,7 @@
 
 use crate::case::{Make, on_every_device};
 use garden_device::{Cpu, Device};
+use garden_input::FAMILIES;
 use garden_model::{
     Batch, Checkpoint, Config, GradientCheckpointing, Images, LoraConfig, Mixer, Model, Optimizer, Row, Storage,
     Targets, Training,
@@ -110,7 +111,7 @@ fn shares_of_layers(make: Make, rate: f32, seed: u64) -> Vec<f64> {
     let checkpoint = Checkpoint::random(&config, seed).unwrap();
     let mut random = SplitMix64(seed);
     let (given, others) = (text_batch(&config, 2, 64, &mut random), text_batch(&config, 4, 64, &mut random));
-    let training = Training::Lora(lora(8, 8.0, Targets::decoder()));
+    let training = Training::Lora(lora(8, 8.0, Targets::decoder(FAMILIES[0])));
     let (mut cpu, mut device) = (Cpu::new(2), make());
     let mut yardstick = build(&mut cpu, &config, &checkpoint, &training, &others);
     let mut model = build(&mut *device, &config, &checkpoint, &training, &others);
@@ -190,9 +191,9 @@ fn losses(device: &mut dyn Device, config: &Config, training: &Training, size: f
 fn training_is_as_near_to_f32_as_rounding_lets_it(make: Make) {
     let config = Config::tiny();
     let lines = [
-        ("new, r 8, alpha 8", Training::Lora(lora(8, 8.0, Targets::decoder())), 0.0, 1e-3),
-        ("new, r 4, alpha 1", Training::Lora(lora(4, 1.0, Targets::decoder())), 0.0, 1e-3),
-        ("drawn, r 16, alpha 64", Training::Lora(lora(16, 64.0, Targets::decoder())), 0.01, 2e-4),
+        ("new, r 8, alpha 8", Training::Lora(lora(8, 8.0, Targets::decoder(FAMILIES[0]))), 0.0, 1e-3),
+        ("new, r 4, alpha 1", Training::Lora(lora(4, 1.0, Targets::decoder(FAMILIES[0]))), 0.0, 1e-3),
+        ("drawn, r 16, alpha 64", Training::Lora(lora(16, 64.0, Targets::decoder(FAMILIES[0]))), 0.01, 2e-4),
         ("all weights", Training::Full, 0.0, 2e-5),
     ];
     for (what, training, size, rate) in lines {

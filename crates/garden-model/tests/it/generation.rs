@@ -6,6 +6,7 @@
     reason = "a test ends where something is not as it should be, and tells what it measured"
 )]
 
+use garden_input::FAMILIES;
 use std::path::PathBuf;
 
 use crate::case::{Case, Make, is_f32, on_every_device, planner};
@@ -117,7 +118,9 @@ impl Run {
         let config = Config::read(&folder.join("config.json")).unwrap();
         let prompts = prompts(&config, &recorded, ["prompt."; 2]);
         Run {
-            adapter: about["adapter"].as_str().map(|adapter| read_adapter(&reference().join(adapter)).unwrap()),
+            adapter: about["adapter"]
+                .as_str()
+                .map(|adapter| read_adapter(&reference().join(adapter), FAMILIES[0]).unwrap()),
             checkpoint: Checkpoint::open(&folder).unwrap(),
             about,
             folder,
@@ -315,7 +318,8 @@ fn a_cache_changes_nothing(make: Make) {
 fn uncached(make: Make, run: &Run, batch: &Batch) -> Vec<f32> {
     let device = &mut *make();
     // An adapter of zeros changes nothing.
-    let zeros = LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(), ..LoraConfig::default() };
+    let zeros =
+        LoraConfig { rank: 1, alpha: 1.0, targets: Targets::decoder(run.config.family), ..LoraConfig::default() };
     let training = Training::Lora(run.adapter.as_ref().map_or(zeros, |adapter| adapter.config.clone()));
     let limits = Limits { targets: 1, ..batch.limits() };
     let storage = Storage { four_bit: run.four_bit(), ..Storage::default() };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 #![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
+use garden_input::FAMILIES;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -93,7 +94,7 @@ fn merge_large_tensors() {
     safetensors::serialize_to_file(views, None, &adapter.join("adapter_model.safetensors")).unwrap();
     drop(tensors);
 
-    let (base, adapter) = (Checkpoint::open(&folder).unwrap(), read_adapter(&adapter).unwrap());
+    let (base, adapter) = (Checkpoint::open(&folder).unwrap(), read_adapter(&adapter, FAMILIES[0]).unwrap());
     let settings = MergeSettings { dtype: None, shard_bytes: 100 << 20, packed: PackedBase::Refuse, threads: 2 };
     let merge = Merge::plan(&base, &adapter, settings).unwrap();
     let before = resident();

@@ -4,6 +4,7 @@
 
 use crate::case::{Make, on_every_device};
 use garden_device::{Device, Dtype, Planner, Stage};
+use garden_input::FAMILIES;
 use garden_model::{
     Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, LoraConfig, Model, Optimizer, Preset, Row,
     StepResult, Storage, Targets, Training,
@@ -76,14 +77,15 @@ fn the_same_seed_draws_the_same_values() {
 
 fn it_is_trained_like_any_other(make: Make) {
     let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
-    let plain = step(&mut *make(), &checkpoint, &Storage::default(), Targets::decoder());
+    let plain = step(&mut *make(), &checkpoint, &Storage::default(), Targets::decoder(FAMILIES[0]));
     assert!(plain.loss.is_finite() && plain.gradient_norm > 0.0, "{plain:?}");
     // A fresh model knows nothing: its loss is near that of an even guess.
     assert!((plain.loss - 544_f32.ln()).abs() < 1.0, "{plain:?}");
     let storage = Storage { four_bit: Some(FourBit::default()), ..Storage::default() };
-    let packed = step(&mut *make(), &checkpoint, &storage, Targets::decoder());
+    let packed = step(&mut *make(), &checkpoint, &storage, Targets::decoder(FAMILIES[0]));
     assert!(packed.loss.is_finite() && packed.loss != plain.loss, "{packed:?}");
-    let again = step(&mut *make(), &Checkpoint::random(&Config::tiny(), 1).unwrap(), &storage, Targets::decoder());
+    let again =
+        step(&mut *make(), &Checkpoint::random(&Config::tiny(), 1).unwrap(), &storage, Targets::decoder(FAMILIES[0]));
     assert_eq!(again, packed);
 }
 
@@ -101,12 +103,12 @@ fn a_large_one_has_all_its_values() {
 fn stages_of_a_step_are_timed_where_that_is_wanted(make: Make) {
     let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
     let device = &mut *make();
-    step(device, &checkpoint, &Storage::default(), Targets::all());
+    step(device, &checkpoint, &Storage::default(), Targets::all(FAMILIES[0]));
     assert_eq!(device.stage_times().unwrap().total(), 0.0, "nobody asked");
     let device = &mut *make();
     device.time_stages();
     let begin = std::time::Instant::now();
-    step(device, &checkpoint, &Storage::default(), Targets::all());
+    step(device, &checkpoint, &Storage::default(), Targets::all(FAMILIES[0]));
     let (times, around) = (device.stage_times().unwrap(), begin.elapsed().as_secs_f64());
     for stage in Stage::ALL {
         assert!(times.seconds(stage) > 0.0, "{}: {times:?}", stage.name());
@@ -119,7 +121,8 @@ fn stages_of_a_step_are_timed_where_that_is_wanted(make: Make) {
 fn a_device_that_waits_for_rows_is_idle(make: Make) {
     let config = Config::tiny();
     let (checkpoint, batch, device) = (Checkpoint::random(&config, 1).unwrap(), batch(&config), &mut *make());
-    let (training, recompute, limits) = (training(Targets::decoder()), GradientCheckpointing::Off, batch.limits());
+    let (training, recompute, limits) =
+        (training(Targets::decoder(FAMILIES[0])), GradientCheckpointing::Off, batch.limits());
     let storage = Storage::default();
     let mut model = Model::build(device, &config, &checkpoint, &training, recompute, &storage, limits).unwrap();
     device.time_stages();

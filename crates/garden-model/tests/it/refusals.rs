@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+use garden_input::FAMILIES;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -205,7 +206,7 @@ fn adapters() {
     let refusal = || {
         let case = Case::read(&model.0);
         let read = || -> Result<(), garden_model::Error> {
-            let adapter = read_adapter(&folder)?;
+            let adapter = read_adapter(&folder, FAMILIES[0])?;
             let mut cpu = Cpu::new(1);
             let built = Model::build(
                 &mut cpu,

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+use garden_input::FAMILIES;
 use std::collections::BTreeSet;
 
 use crate::case::{Case, cases};
 use garden_device::{Cpu, Device, Dtype, Plan, Planner, Purpose};
 use garden_model::{
-    Checkpoint, FourBit, GradientCheckpointing, Limits, LoraConfig, Model, PRESETS, Preset, Storage, Targets, Training,
+    Checkpoint, FourBit, GradientCheckpointing, Limits, LoraConfig, Model, Preset, Storage, Targets, Training,
 };
 
 fn plan(case: &Case, checkpoint: &Checkpoint, storage: &Storage, recompute: GradientCheckpointing) -> Plan {
@@ -19,7 +20,7 @@ fn plan(case: &Case, checkpoint: &Checkpoint, storage: &Storage, recompute: Grad
 
 /// What a recorded checkpoint has its embedding in; the recorded ones have one dtype for all.
 fn dtype(case: &Case) -> Dtype {
-    case.checkpoint.tensor("model.language_model.embed_tokens.weight").unwrap().dtype
+    case.checkpoint.tensor(case.config.family.names.embedding).unwrap().dtype
 }
 
 fn is_packed(case: &Case) -> bool {
@@ -33,7 +34,10 @@ fn a_plan_from_shapes_is_the_one_from_the_files() {
         let shapes = Checkpoint::of_shapes(&case.config, dtype(&case)).unwrap();
         assert_eq!(
             shapes.names().collect::<BTreeSet<_>>(),
-            case.checkpoint.names().filter(|name| !(case.config.is_tied && *name == "lm_head.weight")).collect()
+            case.checkpoint
+                .names()
+                .filter(|name| !(case.config.is_tied && *name == case.config.family.names.head))
+                .collect()
         );
         let mut storages = vec![case.storage()];
         if case.adapter().is_some() {
@@ -115,7 +119,7 @@ fn released(preset: Preset, storage: &Storage, limits: Limits) -> Plan {
     let config = preset.config();
     let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16).unwrap();
     assert_eq!(checkpoint.parameters(), preset.parameters);
-    let targets = Targets::decoder();
+    let targets = Targets::decoder(FAMILIES[0]);
     let lora = LoraConfig { rank: 16, alpha: 16.0, targets, ..LoraConfig::default() };
     let mut planner = Planner::for_cpu(2);
     Model::build(
@@ -134,7 +138,7 @@ fn released(preset: Preset, storage: &Storage, limits: Limits) -> Plan {
 /// The released models against arithmetic on paper.
 #[test]
 fn released_models_take_what_their_numbers_say() {
-    for preset in PRESETS {
+    for preset in Preset::all() {
         let (plan, config) = (released(preset, &Storage::default(), Limits::default()), preset.config());
         // Two bytes for each parameter; biases and norms have four.
         let weights = plan.bytes(Purpose::Weights) as f64 / (2.0 * preset.parameters as f64);
@@ -147,7 +151,7 @@ fn released_models_take_what_their_numbers_say() {
         assert_eq!(plan.bytes(Purpose::Gradients), 4 * values);
         assert_eq!(plan.bytes(Purpose::Optimizer), 8 * values);
     }
-    let adapters = |index: usize| released(PRESETS[index], &Storage::default(), Limits::default());
+    let adapters = |index: usize| released(Preset::all().nth(index).unwrap(), &Storage::default(), Limits::default());
     assert_eq!(adapters(0).bytes(Purpose::Adapters) / 4, 29_933_568);
     assert_eq!(adapters(1).bytes(Purpose::Adapters) / 4, 40_370_176);
 }
@@ -156,7 +160,7 @@ fn released_models_take_what_their_numbers_say() {
 #[test]
 fn packed_decoders_take_what_their_bits_say() {
     let storage = Storage { four_bit: Some(FourBit::default()), ..Storage::default() };
-    for (preset, expected) in PRESETS.into_iter().zip([1.333, 3.135]) {
+    for (preset, expected) in Preset::all().zip([1.333, 3.135]) {
         let plan = released(preset, &storage, Limits::default());
         let packed = plan.buffers.iter().filter(|buffer| {
             buffer.purpose == Purpose::Weights

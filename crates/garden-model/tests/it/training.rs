@@ -6,6 +6,7 @@
     reason = "a test ends where something is not as it should be, and tells what it measured"
 )]
 
+use garden_input::FAMILIES;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::case::{Case, Make, cases, find, is_f32, on_every_device, step};
@@ -79,7 +80,7 @@ fn saved_modules_are_trained_like_all_weights_and_come_back(make: Make) {
         }
         write_adapter(device, &model, &config, None, &folder).unwrap();
         let expected = model.logits(device, &case.batches[0]).unwrap();
-        let adapter = read_adapter(&folder).unwrap();
+        let adapter = read_adapter(&folder, FAMILIES[0]).unwrap();
         assert_eq!(adapter.config, config);
         let mut again = case.build_for(device, &training, GradientCheckpointing::PerLayer);
         assert_ne!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
@@ -128,7 +129,7 @@ fn adapters_of_both_layouts_are_read() {
             seen[usize::from(tensors.iter().any(|(name, _)| name.contains(".visual.")))] += 1;
             std::fs::write(&file, safetensors::serialize(tensors, None).unwrap()).unwrap();
             let mut again = case.build_for(device, &training, GradientCheckpointing::PerLayer);
-            let adapter = read_adapter(&folder).unwrap();
+            let adapter = read_adapter(&folder, FAMILIES[0]).unwrap();
             adapter.put(device, &again).unwrap();
             assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
             // And where it is only applied: every tensor has its place.
@@ -225,7 +226,7 @@ fn an_adapter_comes_back_as_it_was(make: Make) {
         step(&case, device, &mut model, 0);
         write_adapter(device, &model, &config, None, &folder).unwrap();
         let expected = model.logits(device, &case.batches[0]).unwrap();
-        let adapter = read_adapter(&folder).unwrap();
+        let adapter = read_adapter(&folder, FAMILIES[0]).unwrap();
         assert_eq!(adapter.config, config);
         let mut again = case.build(device, GradientCheckpointing::PerLayer);
         adapter.put(device, &again).unwrap();

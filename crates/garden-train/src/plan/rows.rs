@@ -57,12 +57,13 @@ fn bounded(recipe: &Recipe, images: &ImageSettings) -> ImageSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_input::FAMILIES;
 
     #[test]
     fn rows_make_a_micro_batch() {
         let shape = RowShape { text_tokens: 60, trained: 10, pictures: vec![(280, 280), (56, 56)] };
         let recipe = Recipe { batch_size: 3, ..Recipe::default() };
-        let limits = shape.limits(&recipe, &ImageSettings::default()).unwrap();
+        let limits = shape.limits(&recipe, &ImageSettings::of(&FAMILIES[0].images)).unwrap();
         let expected = Limits {
             tokens: 3 * (60 + 100 + 4),
             rows: 3,
@@ -74,10 +75,12 @@ mod tests {
         assert_eq!(limits, expected);
         // As many as fit into a budget of tokens.
         let budget = Recipe { batch_tokens: Some(3 * 164 + 163), ..recipe.clone() };
-        assert_eq!(shape.limits(&budget, &ImageSettings::default()), Ok(expected));
+        assert_eq!(shape.limits(&budget, &ImageSettings::of(&FAMILIES[0].images)), Ok(expected));
         let small = Recipe { batch_tokens: Some(163), ..recipe.clone() };
-        assert!(shape.limits(&small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens` (163)"));
+        assert!(
+            shape.limits(&small, &ImageSettings::of(&FAMILIES[0].images)).unwrap_err().contains("`batch-tokens` (163)")
+        );
         let short = Recipe { max_length: Some(100), ..recipe };
-        assert!(shape.limits(&short, &ImageSettings::default()).unwrap_err().contains("164 tokens"));
+        assert!(shape.limits(&short, &ImageSettings::of(&FAMILIES[0].images)).unwrap_err().contains("164 tokens"));
     }
 }

@@ -285,7 +285,7 @@ pub const FIELDS: &[Field] = &[
         "box-format",
         "plain|tokens",
         &["bbox-format"],
-        "How to write the boxes of `objects`: [x1, y1, x2, y2] as Qwen2.5-VL does, or between <|box_start|> and <|box_end|>",
+        "How to write the boxes of `objects`: [x1, y1, x2, y2] as models have them, or between <|box_start|> and <|box_end|>",
     ),
     field(
         ROWS,

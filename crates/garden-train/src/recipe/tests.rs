@@ -1,5 +1,6 @@
 //! Tests of `recipe.rs`.
 
+use garden_input::FAMILIES;
 use garden_model::{Targets, Training};
 
 use super::*;
@@ -58,10 +59,10 @@ fn names_of_the_hugging_face_trainer_are_understood() {
     assert_eq!((found.metric_for_best_model, found.greater_is_better), (Metric::Iou50, Some(true)));
     let optimizer = Recipe { learning_rate: 1e-5, ..found }.optimizer();
     assert_eq!((optimizer.vision_factor, optimizer.merger_factor), (0.2, 1.0));
-    let Training::Lora(lora) = recipe(&[("target_modules", "all-linear")]).unwrap().training() else {
+    let Training::Lora(lora) = recipe(&[("target_modules", "all-linear")]).unwrap().training(FAMILIES[0]) else {
         panic!("an adapter is trained")
     };
-    assert_eq!(lora.targets, Targets::all());
+    assert_eq!(lora.targets, Targets::all(FAMILIES[0]));
 }
 
 #[test]

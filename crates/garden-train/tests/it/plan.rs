@@ -4,6 +4,7 @@
 
 use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::Dtype;
+use garden_input::FAMILIES;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
 use garden_train::{
@@ -27,7 +28,7 @@ impl Case {
     }
 
     fn plan(&self, recipe: &Recipe, answers: Option<GeneratorLimits>) -> Result<MemoryPlan, Error> {
-        let images = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::default() };
+        let images = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::of(&FAMILIES[0].images) };
         let limits = self.row.limits(recipe, &images).unwrap();
         MemoryPlan::of(&PlanInput {
             recipe,

@@ -59,7 +59,7 @@ pub struct Check {
     #[arg(long, value_name = "NAME")]
     pub ignore_field: Vec<IgnoredFields>,
 
-    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
+    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as models have them) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]
     pub box_format: BoxFormat,
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use garden_memory::Bytes;
-use garden_model::{PRESETS, Preset};
+use garden_model::Preset;
 
 use super::Printed;
 use super::train::RecipeFlags;
@@ -58,7 +58,7 @@ pub struct Plan {
 }
 
 pub(super) fn preset(name: &str) -> Result<Preset, String> {
-    let names = || PRESETS.map(|preset| preset.name).join(", ");
+    let names = || Preset::all().map(|preset| preset.name).collect::<Vec<&str>>().join(", ");
     Preset::find(name).ok_or_else(|| format!("expected one of {}", names()))
 }
 

@@ -256,7 +256,8 @@ fn build(
     device: &mut dyn Device,
     checkpoint: &Checkpoint,
 ) -> Result<Model, Failure> {
-    let targets = if arguments.vision { Targets::all() } else { Targets::decoder() };
+    let family = work.config.family;
+    let targets = if arguments.vision { Targets::all(family) } else { Targets::decoder(family) };
     let lora = LoraConfig { rank: RANK, alpha: 2.0 * RANK as f32, targets, ..LoraConfig::default() };
     let checkpointing = match arguments.recompute {
         Recompute::Layer => GradientCheckpointing::PerLayer,

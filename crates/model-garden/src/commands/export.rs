@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use garden_device::{Dtype, Purpose};
+use garden_input::Family;
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Checkpoint, Config, Difference, Error, Merge, MergeProof, MergeReport, MergeSettings, PackedBase,
@@ -31,7 +32,8 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
     let is_stopped = listen()?;
     let draft = draft(&arguments.output_dir)?;
     let base = Checkpoint::open(&arguments.model).map_err(|error| cannot_use(&arguments.model, &error))?;
-    let adapter = read_adapter(&arguments.adapter).map_err(|error| cannot_use(&arguments.adapter, &error))?;
+    let family = Family::of_folder(&arguments.model);
+    let adapter = read_adapter(&arguments.adapter, family).map_err(|error| cannot_use(&arguments.adapter, &error))?;
     let mut notes = look_at(arguments, &base, &adapter)?;
     let merge = Merge::plan(&base, &adapter, settings(arguments)).map_err(|error| cannot_merge(arguments, &error))?;
     if !arguments.no_verify {
@@ -56,7 +58,7 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
         written => written.map_err(|error| cannot_write(arguments, &error))?,
     };
 
-    if let Some(trained) = super::trained_pictures(Some(&arguments.adapter))? {
+    if let Some(trained) = super::trained_pictures(Some(&arguments.adapter), family)? {
         // Whoever loads the result shall see pictures as large as the adapter did in training.
         let bounded = trained.bound_files(&draft);
         bounded.map_err(|error| Failure::new("cannot write the image size settings", &error, None))?;

@@ -42,7 +42,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let mut processor = Processor::open_with(model, template.as_ref())
         .map_err(|error| Failure::of(format!("cannot use `{}`", model.display()), &error))?;
     // What an adapter was trained with says how large pictures are.
-    if let Some(trained) = super::trained_pictures(arguments.adapter.as_deref())? {
+    if let Some(trained) = super::trained_pictures(arguments.adapter.as_deref(), processor.family)? {
         (processor.images.min_pixels, processor.images.max_pixels) = (trained.min_pixels, trained.max_pixels);
     }
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
@@ -241,13 +241,16 @@ struct Loaded {
 impl Loaded {
     fn open(arguments: &cli::Generate) -> Result<Loaded, Failure> {
         let what = || format!("cannot use `{}`", arguments.model.display());
+        let config = Config::read(&arguments.model.join("config.json"));
+        let config = config.map_err(|error| Failure::of(what(), &error))?;
+        let family = config.family;
         Ok(Loaded {
-            config: Config::read(&arguments.model.join("config.json")).map_err(|error| Failure::of(what(), &error))?,
+            config,
             checkpoint: Checkpoint::open(&arguments.model).map_err(|error| Failure::of(what(), &error))?,
             adapter: match &arguments.adapter {
                 None => None,
                 Some(folder) => {
-                    Some(read_adapter(folder).map_err(|error| {
+                    Some(read_adapter(folder, family).map_err(|error| {
                         Failure::of(format!("cannot use the adapter `{}`", folder.display()), &error)
                     })?)
                 }

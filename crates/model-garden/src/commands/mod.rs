@@ -85,8 +85,8 @@ fn headroom() -> Option<u64> {
 }
 
 /// How large an adapter's result says that pictures are, where it says so.
-fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Failure> {
-    let found = first_found(adapter, ImageSettings::find);
+fn trained_pictures(adapter: Option<&Path>, family: &garden_input::Family) -> Result<Option<ImageSettings>, Failure> {
+    let found = first_found(adapter, |folder| ImageSettings::find(folder, &family.images));
     let found = found.map_err(|error| Failure::of("cannot use the adapter's image settings", &error))?;
     Ok(found.map(|(settings, _)| settings))
 }

@@ -24,8 +24,6 @@ use crate::cli::{self, Picture};
 use crate::failure::{Advised, Failure};
 use crate::printer::Printer;
 
-/// Pictures of the released models have at most so many pixels, unless a recipe says otherwise.
-const RELEASED_MAX_PIXELS: u64 = 12_845_056;
 /// Tokens that are trained, where nobody says: one in so many of a row's text.
 const TEXT_FOR_AN_ANSWER: usize = 4;
 /// A stored picture is taken to have a byte for each pixel, which is much for a photograph, and a token four.
@@ -178,7 +176,7 @@ pub const USUAL_ROW: ((usize, usize), usize) = ((1024, 1024), 256);
 /// The largest released model that can be trained here; if none can, the smallest in 4 bits.
 pub fn largest(chosen: &Chosen, printer: &Printer) -> Result<Option<Usual>, Failure> {
     let mut best: Option<Usual> = None;
-    for preset in garden_model::PRESETS {
+    for preset in Preset::all() {
         for is_4bit in [false, true] {
             let found = usual(preset, is_4bit, chosen, printer)?;
             let (fits, is_first) = (found.fits, best.is_none());
@@ -292,10 +290,11 @@ fn key(recipe: &Recipe) -> (BatchSize, Option<u64>) {
 fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
     let named = |name: &str| arguments.settings.0.iter().any(|(given, _)| given == name);
     if arguments.shape.is_none() && !named("model") {
+        let released = Preset::all().next().map_or(String::new(), |preset| format!(" such as {}", preset.name));
         return Err(Failure {
             what: "no model to plan for".into(),
             causes: Vec::new(),
-            hint: Some("pass a folder with --model, or a released model such as qwen2.5-vl-3b with --shape".into()),
+            hint: Some(format!("pass a folder with --model, or a released model{released} with --shape")),
         });
     }
     let shape = arguments.shape.map_or("none", |preset| preset.hub_name);
@@ -362,7 +361,8 @@ impl Subject {
         let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
         let checkpoint =
             checkpoint.map_err(|error| Failure::of(format!("cannot plan for `{}`", preset.name), &error))?;
-        let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
+        let rules = &config.family.images;
+        let images = ImageSettings { max_pixels: rules.released_max_pixels, ..ImageSettings::of(rules) };
         let name = preset.name.to_string();
         Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset: false })
     }

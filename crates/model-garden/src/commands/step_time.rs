@@ -331,7 +331,7 @@ impl Profile<'_> {
     }
 
     fn build(&self, work: &Work, device: &mut dyn Device, checkpoint: &Checkpoint) -> Result<Model, Failure> {
-        let training: Training = self.recipe.training();
+        let training: Training = self.recipe.training(work.config.family);
         let (recomputed, storage) = (self.recipe.recomputed(), self.recipe.storage());
         Model::build(device, &work.config, checkpoint, &training, recomputed, &storage, work.limits())
             .map_err(|error| failed(&error))

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+use garden_input::FAMILIES;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -125,7 +126,7 @@ fn weights_of_4_bits_and_adapters_change_the_answer() {
 fn save_adapter(folder: &Path, size: f32) {
     let config = Config::read(&tiny().join("config.json")).unwrap();
     let checkpoint = Checkpoint::open(&tiny()).unwrap();
-    let lora = LoraConfig { rank: 2, alpha: 4.0, targets: Targets::decoder(), ..LoraConfig::default() };
+    let lora = LoraConfig { rank: 2, alpha: 4.0, targets: Targets::decoder(FAMILIES[0]), ..LoraConfig::default() };
     let training = Training::Lora(lora.clone());
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, images: 0, longest: 1 };
     let mut cpu = Cpu::new(1);

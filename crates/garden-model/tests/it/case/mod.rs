@@ -7,12 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use garden_device::{Cpu, CpuBf16, Cuda, Device, Dtype, Planner};
-use garden_input::{AttentionSpec, MlpSpec, NormSpec, RotarySpec};
+use garden_input::Fields;
 use garden_model::{
-    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, LayerSpec, Limits, Mixer, Model,
-    Optimizer, Row, Storage, TextConfig, Training, VisionConfig, read_adapter,
+    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, Model, Optimizer, Row, Storage,
+    Training, read_adapter,
 };
 use serde_json::Value;
+
+use self::toy::TOY;
+
+pub mod toy;
 
 /// Makes devices of one kind.
 pub type Make = fn() -> Box<dyn Device>;
@@ -96,9 +100,9 @@ impl Case {
         Case { folder: folder.to_path_buf(), about, checkpoint: Checkpoint::open(folder).unwrap(), config, batches }
     }
 
-    /// Whether it is of no family, so that its folder is no model's.
-    pub fn is_mixed(&self) -> bool {
-        self.name().starts_with("mixed_")
+    /// Whether it is a toy, whose folder is not read as a model's.
+    pub fn is_toy(&self) -> bool {
+        *self.config.family == TOY
     }
 
     pub fn name(&self) -> String {
@@ -107,7 +111,7 @@ impl Case {
 
     pub fn adapter(&self) -> Option<Adapter> {
         let folder = self.about["lora"].get("folder")?.as_str()?;
-        Some(read_adapter(&self.folder.join(folder)).unwrap())
+        Some(read_adapter(&self.folder.join(folder), self.config.family).unwrap())
     }
 
     pub fn training(&self) -> Training {
@@ -165,49 +169,13 @@ impl Case {
     }
 }
 
-/// The configuration of a model, or of one whose layers are listed one by one (`mixed_layers.py`).
+/// The configuration of a model, or of a toy.
 fn config(path: &Path) -> Config {
     let value: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let Some(layers) = value["layers"].as_array() else { return Config::read(path).unwrap() };
-    let size = |of: &Value, name: &str| of[name].as_u64().unwrap() as usize;
-    let norm = NormSpec { epsilon: value["rms_norm_eps"].as_f64().unwrap() as f32, is_decayed: false };
-    let layer = |about: &Value| {
-        let section = |index: usize| about["sections"][index].as_u64().unwrap() as usize;
-        let theta = about["theta"].as_f64().unwrap() as f32;
-        let attention = AttentionSpec {
-            heads: size(about, "heads"),
-            kv_heads: size(about, "kv_heads"),
-            head_dim: size(about, "head_dim"),
-            has_qkv_bias: false,
-            has_output_bias: false,
-            rotary: RotarySpec { theta, sections: [0, 1, 2].map(section) },
-        };
-        let mlp = MlpSpec { intermediate: size(about, "intermediate"), has_bias: false };
-        LayerSpec { norm, mixer: Mixer::Attention(attention), mlp }
-    };
-    let tower = &value["vision_config"];
-    let (patch, merge) = (size(tower, "patch_size"), size(tower, "spatial_merge_size"));
-    let vision = VisionConfig {
-        depth: size(tower, "depth"),
-        hidden: size(tower, "hidden_size"),
-        intermediate: size(tower, "intermediate_size"),
-        heads: size(tower, "num_heads"),
-        patch,
-        frames: size(tower, "temporal_patch_size"),
-        merge,
-        windows: None,
-        out: size(tower, "out_hidden_size"),
-        ..Config::tiny().vision
-    };
-    let text = TextConfig {
-        hidden: size(&value, "hidden_size"),
-        vocabulary: size(&value, "vocab_size"),
-        layers: layers.iter().map(layer).collect(),
-        norm,
-        attention_dropout: 0.0,
-    };
-    let image_token = size(&value, "image_token_id") as i32;
-    Config { text, vision, is_tied: false, image_token, padding_token: None, is_quantised: false }
+    match value["model_type"] == TOY.model_type {
+        true => (TOY.parse)(Fields::of(path, &value)).unwrap(),
+        false => Config::read(path).unwrap(),
+    }
 }
 
 fn batch(config: &Config, file: &Path) -> Batch {

@@ -87,7 +87,7 @@ fn host_headline(answer: &Answer) -> String {
 /// What it is a plan of.
 fn subject(answer: &Answer) -> String {
     let (subject, recipe, rows) = (answer.subject, answer.recipe, &answer.rows);
-    let training = match recipe.training() {
+    let training = match recipe.training(subject.config.family) {
         Training::Full => "all weights".to_string(),
         Training::Lora(lora) => format!("LoRA of rank {}", lora.rank),
     };
