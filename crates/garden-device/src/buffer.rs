@@ -104,6 +104,11 @@ impl Purpose {
         Purpose::Workspace,
     ];
 
+    /// The purpose of this name.
+    pub fn named(name: &str) -> Option<Purpose> {
+        Purpose::ALL.into_iter().find(|purpose| purpose.name() == name)
+    }
+
     /// The displayed name.
     pub fn name(self) -> &'static str {
         match self {

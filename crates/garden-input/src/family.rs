@@ -292,12 +292,7 @@ mod tests {
         assert!(found.len() > 300, "only {} files were looked at", found.len());
         let words = FAMILIES.iter().flat_map(|family| {
             let name = family.name.to_lowercase();
-            [
-                family.model_type.to_string(),
-                name.replace(['-', '.'], "_"),
-                name,
-                family.card.class.to_lowercase(),
-            ]
+            [family.model_type.to_string(), name.replace(['-', '.'], "_"), name, family.card.class.to_lowercase()]
         });
         let words: Vec<String> = words.collect();
         for path in found {

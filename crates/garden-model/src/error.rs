@@ -61,8 +61,12 @@ pub enum Error {
         /// The place of the value.
         place: usize,
     },
-    /// A batch is inconsistent.
+    /// A batch is inconsistent, or larger than what a model was built for.
     Batch(String),
+    /// Settings of an adapter that the model cannot have.
+    Adapter(String),
+    /// Results that are not finite.
+    NotFinite(String),
     /// Sampling settings are invalid.
     Sampling(String),
     /// There is not enough memory.
@@ -133,7 +137,9 @@ impl fmt::Display for Error {
             Error::TooLarge { path, tensor, dtype, place } => {
                 write!(f, "`{}`: tensor `{tensor}` is too large for {dtype} at {place}", path.display())
             }
-            Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
+            Error::Batch(problem) | Error::Adapter(problem) | Error::NotFinite(problem) | Error::Sampling(problem) => {
+                f.write_str(problem)
+            }
             Error::Config(error) => error.fmt(f),
             Error::Memory(error) => error.fmt(f),
             Error::Device(error) => error.fmt(f),

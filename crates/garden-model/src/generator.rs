@@ -401,7 +401,7 @@ fn add_token(
     let answer = &mut answers[open.row];
     let Some(token) = chosen else {
         let (row, after) = (open.row, answer.tokens.len());
-        return Err(Error::Batch(format!("row {row}: the model's logits are not finite after {after} new tokens")));
+        return Err(Error::NotFinite(format!("row {row}: the model's logits are not finite after {after} new tokens")));
     };
     open.tokens.push(token);
     open.next += 1;

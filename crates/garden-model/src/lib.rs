@@ -35,6 +35,7 @@ pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use model::{Model, StepResult, Training};
 pub use network::lora::{LoraConfig, Targets};
 pub use network::parameters::{Parameter, Storage};
+pub use network::patches::pixel_bytes;
 pub use network::role::{Kind, Part, Role};
 pub use optimizer::Optimizer;
 pub use proof::{

@@ -162,7 +162,7 @@ impl Model {
             ..builder.reserve
         };
         if trained.is_empty() {
-            return Err(Error::Batch(
+            return Err(Error::Adapter(
                 "no linear layer of the model matches the adapter's targets: nothing would be trained".into(),
             ));
         }

@@ -9,8 +9,8 @@ use garden_memory::{Bytes, Question, elapsed};
 use garden_report::JudgedTrace;
 use garden_trace::{ReadOptions, read_path};
 use garden_train::{
-    End, EvalReport, Job, LeftOutLine, LogLine, MemoryPlan, Prediction, RunEnd, StepLine, first_and_best, read_log,
-    read_predictions,
+    End, EvalReport, Job, LeftOutLine, LogLine, MemoryPlan, PlanItem, Prediction, RunEnd, StepLine, first_and_best,
+    read_log, read_predictions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -113,14 +113,17 @@ impl RunRecord {
         let resident = self.resident_peak();
         let held: u64 = end.arena.values().sum();
         let is_cpu = plan.device.is_host();
-        let arena = end.arena.iter().map(|(purpose, bytes)| row(purpose, plan.bytes(purpose), *bytes));
+        let arena = end.arena.iter().map(|(name, bytes)| {
+            let planned = PlanItem::of_buffers(name).map_or(0, |item| plan.bytes(item));
+            row(name, planned, *bytes)
+        });
         let arena = arena.filter(|row| row.planned.0 + row.measured.0 > 0);
         let host = resident.saturating_sub(if is_cpu { held } else { 0 });
         let rest = match is_cpu {
             true => [row("loader and the rest", plan.host_bytes, host), row("all", plan.total_bytes, resident)],
             // What the driver says, beside what was asked for; its own share was taken before.
             false => [
-                row("all on the GPU", plan.device_bytes - plan.bytes("driver"), end.gpu_bytes.unwrap_or(0)),
+                row("all on the GPU", plan.device_bytes - plan.bytes(PlanItem::Driver), end.gpu_bytes.unwrap_or(0)),
                 row("all on the host", plan.host_bytes, host),
             ],
         };

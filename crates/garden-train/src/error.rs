@@ -124,6 +124,8 @@ pub enum Error {
     Recipe(RecipeError),
     /// There is nothing to train.
     Empty(String),
+    /// A dataset is another one than the run began with.
+    Changed(String),
 }
 
 impl Error {
@@ -272,7 +274,7 @@ impl fmt::Display for Error {
                 write!(f, "`{place}` has {length} tokens; a micro-batch holds at most {tokens} (`batch-tokens`)")
             }
             Error::Recipe(error) => error.fmt(f),
-            Error::Empty(problem) => f.write_str(problem),
+            Error::Empty(problem) | Error::Changed(problem) => f.write_str(problem),
         }
     }
 }

@@ -94,7 +94,7 @@ impl Rows {
         if dataset.len() != self.rows {
             let paths: Vec<String> = self.paths.iter().map(|path| format!("`{}`", path.display())).collect();
             let problem = format!("{} had {} rows and now has {}", paths.join(" and "), self.rows, dataset.len());
-            return Err(Error::Empty(problem));
+            return Err(Error::Changed(problem));
         }
         Ok(Arc::new(dataset))
     }
@@ -280,7 +280,7 @@ impl Recipe {
         let problem = match targets.first_unknown(config) {
             Ok(None) => return Ok(()),
             Ok(Some(unknown)) => format!("has `{unknown}`, which matches no linear layer of the model"),
-            Err(garden_model::Error::Batch(problem)) => format!("cannot be used: {problem}"),
+            Err(garden_model::Error::Adapter(problem)) => format!("cannot be used: {problem}"),
             Err(error) => return Err(error.into()),
         };
         Err(Error::Recipe(RecipeError {

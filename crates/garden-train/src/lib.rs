@@ -36,7 +36,7 @@ pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
     Advice, AvailableMemory, Combination, DRIVER_BYTES, DiskPlan, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need,
-    Place, PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes, saving_bytes,
+    Place, PlanInput, PlanItem, PlanLine, Requirements, RowShape, Saving, advise, loader_changes, saving_bytes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{

@@ -14,7 +14,7 @@ use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use disk::DiskPlan;
 pub(crate) use disk::{check_free, checkpoint_bytes};
@@ -49,13 +49,79 @@ pub enum Exactness {
     Estimated,
 }
 
+/// What a line of a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanItem {
+    /// Buffers of the model.
+    Buffers(Purpose),
+    /// The driver's own memory on a GPU.
+    Driver,
+    /// Large buffers rounded up to whole pages.
+    PageEnds,
+    /// Code and data of this program.
+    Program,
+    /// The same with the GPU's driver and libraries.
+    ProgramAndCuda,
+    /// Buffers between host and GPU.
+    Staging,
+    /// The loader's buffers of pixels.
+    Loader,
+    /// Threads that read and decode.
+    Decoding,
+    /// Positions of rows in their files.
+    Index,
+    /// A batch before it goes to the device.
+    HostBatch,
+    /// The tokenizer and the chat template.
+    Tokenizer,
+    /// Saving a checkpoint, or evaluating.
+    Saving,
+    /// Stacks.
+    Threads,
+    /// What loading needs beyond what steps need.
+    Loading,
+}
+
+impl PlanItem {
+    /// Buffers that the end of a run has under this name.
+    pub fn of_buffers(name: &str) -> Option<PlanItem> {
+        Purpose::named(name).map(PlanItem::Buffers)
+    }
+
+    /// The displayed name.
+    pub fn name(self) -> &'static str {
+        match self {
+            PlanItem::Buffers(purpose) => purpose.name(),
+            PlanItem::Driver => "driver",
+            PlanItem::PageEnds => "page ends",
+            PlanItem::Program => "program",
+            PlanItem::ProgramAndCuda => "program and CUDA",
+            PlanItem::Staging => "staging",
+            PlanItem::Loader => "loader",
+            PlanItem::Decoding => "decoding",
+            PlanItem::Index => "index",
+            PlanItem::HostBatch => "batch on the host",
+            PlanItem::Tokenizer => "tokenizer",
+            PlanItem::Saving => "saving, evaluating",
+            PlanItem::Threads => "threads",
+            PlanItem::Loading => "loading",
+        }
+    }
+}
+
+impl Serialize for PlanItem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// One line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanLine {
     /// Where it is held.
     pub place: Place,
-    /// What for, such as `weights`.
-    pub purpose: &'static str,
+    /// What for.
+    pub purpose: PlanItem,
     /// How much.
     pub bytes: u64,
     /// What it is, in a few words.
@@ -316,8 +382,8 @@ impl MemoryPlan {
         Fits { host: fit(self.total_bytes, available.host), gpu }
     }
 
-    /// The bytes of one purpose.
-    pub fn bytes(&self, purpose: &str) -> u64 {
+    /// The bytes of one item.
+    pub fn bytes(&self, purpose: PlanItem) -> u64 {
         self.lines.iter().filter(|line| line.purpose == purpose).map(|line| line.bytes).sum()
     }
 }
@@ -361,7 +427,7 @@ fn driver_line(measured: Option<u64>) -> PlanLine {
         None => ("the driver's own memory, as on an H200", Exactness::Estimated),
     };
     let bytes = measured.unwrap_or(DRIVER_BYTES);
-    PlanLine { place: Place::Device, purpose: "driver", bytes, what: what.to_string(), exactness }
+    PlanLine { place: Place::Device, purpose: PlanItem::Driver, bytes, what: what.to_string(), exactness }
 }
 
 fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
@@ -388,7 +454,7 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
         Purpose::Workspace => "temporary within a layer; shared by decoder and frozen vision tower".to_string(),
     };
     let bytes = plan.bytes(purpose) as u64;
-    PlanLine { place: Place::Device, purpose: purpose.name(), bytes, what, exactness: Exactness::Exact }
+    PlanLine { place: Place::Device, purpose: PlanItem::Buffers(purpose), bytes, what, exactness: Exactness::Exact }
 }
 
 fn weights_words(input: &PlanInput, plan: &Plan) -> String {

@@ -12,7 +12,7 @@ use crate::base;
 use crate::checkpoint;
 use crate::error::{Error, Split, words};
 use crate::job::{Job, Rows};
-use crate::recipe::{DeviceKind, Recipe};
+use crate::recipe::{DeviceKind, Recipe, RecipeError};
 
 /// Answers that an evaluation generates at once: each weight is read once for all of them.
 const ANSWERS_AT_ONCE: usize = 4;
@@ -72,7 +72,8 @@ impl Prepared {
         recipe.bound_pixels(&mut processor.images);
         if processor.images.min_pixels > processor.images.max_pixels {
             let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
-            return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
+            let problem = format!("is {least}, more than `max-pixels` ({most})");
+            return Err(Error::Recipe(RecipeError { name: "min-pixels".into(), problem, hint: None }));
         }
         let looker = Looker { recipe: &recipe, processor: &processor };
         recipe.check_model(&config)?;

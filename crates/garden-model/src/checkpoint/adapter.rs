@@ -86,7 +86,7 @@ pub fn read_adapter(folder: &Path, family: &'static Family) -> Result<Adapter, E
 impl Adapter {
     /// The LoRA matrices by the linear's newer name.
     pub(crate) fn pairs(&self) -> Result<BTreeMap<String, Pair<'_>>, Error> {
-        let settings = self.config.modules().map_err(Error::Batch)?;
+        let settings = self.config.modules().map_err(Error::Adapter)?;
         let mut parts: BTreeMap<String, [Option<&str>; 3]> = BTreeMap::new();
         for name in self.weights.names() {
             let newer = current(name, self.family);

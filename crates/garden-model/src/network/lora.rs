@@ -34,7 +34,7 @@ pub struct LoraConfig {
 impl LoraConfig {
     /// Whether parameters of a part of a model are trained.
     pub fn reaches(&self, part: Part, config: &Config) -> Result<bool, Error> {
-        let modules = self.modules().map_err(Error::Batch)?;
+        let modules = self.modules().map_err(Error::Adapter)?;
         let is_trained = |tensor: &Declared| {
             self.saved_module(&tensor.name).is_some() || tensor.linear().is_some_and(|name| modules.contain(name))
         };

@@ -134,7 +134,7 @@ impl<'a> Builder<'a> {
         storage: &Storage,
     ) -> Result<Builder<'a>, Error> {
         let lora = match lora {
-            Some(lora) => Some((lora.clone(), lora.modules().map_err(Error::Batch)?)),
+            Some(lora) => Some((lora.clone(), lora.modules().map_err(Error::Adapter)?)),
             None => None,
         };
         Ok(Builder {
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
     /// Refuses a tensor among those of `modules_to_save`: one that cannot be saved in an adapter so that others load the same model.
     pub fn refuse_saved(&self, tensor: &str, why: &str) -> Result<(), Error> {
         match self.lora.as_ref().and_then(|(lora, _)| lora.saved_module(tensor)) {
-            Some(module) => Err(Error::Batch(format!("`{module}` cannot be among the modules to save: {why}"))),
+            Some(module) => Err(Error::Adapter(format!("`{module}` cannot be among the modules to save: {why}"))),
             None => Ok(()),
         }
     }
@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
         let [one, two, three] = family.targets.saved;
         let Some((lora, _)) = &self.lora else { return Ok(()) };
         match lora.modules_to_save.iter().find(|module| !self.saved.contains(*module)) {
-            Some(module) => Err(Error::Batch(format!(
+            Some(module) => Err(Error::Adapter(format!(
                 "the model has no module `{module}` to save; it has, for example, `{one}`, `{two}` and `{three}`"
             ))),
             None => Ok(()),

@@ -1,6 +1,6 @@
 //! The vision tower's inputs: of a batch, and as buffers on the device. Only the tower knows the order in which it takes patches.
 
-use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Planner, Profile, Purpose};
 use garden_input::{Images, Limits, VisionConfig};
 
 use crate::batch::longest;
@@ -88,10 +88,23 @@ impl PackedImages {
     }
 }
 
+/// `[patches, values per patch]`.
+fn pixels(device: &mut dyn Device, vision: &VisionConfig, patches: usize) -> Result<Buffer, OutOfMemory> {
+    activations(device, Purpose::Batch, "pixels", patches, vision.patch_values())
+}
+
+/// Bytes of the largest batch's pixels on a device: the host has them in the loader's buffers, and no copy.
+pub fn pixel_bytes(profile: &Profile, vision: &VisionConfig, patches: usize) -> usize {
+    let mut planner = Planner::like(profile);
+    // A planner has all the memory that is asked for.
+    let planned = pixels(&mut planner, vision, patches);
+    planned.map_or(0, |_| planner.plan().total())
+}
+
 impl PatchInputs {
     pub fn build(device: &mut dyn Device, vision: &VisionConfig, limits: Limits) -> Result<PatchInputs, OutOfMemory> {
         let patches = limits.patches;
-        let pixels = activations(device, Purpose::Batch, "pixels", patches, vision.patch_values())?;
+        let pixels = pixels(device, vision, patches)?;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
         let angles = patches.saturating_mul(vision.head_size() / 2);
         let windows = vision.windows.as_ref().map_or(0, |_| vision.most_segments(patches) + 1);

@@ -12,7 +12,7 @@ impl Targets {
         let tensors = declared(config)?;
         let reaches = |names: Names| {
             let targets = Targets { names, excluded: None, layers: None };
-            let modules = LoraConfig { targets, ..LoraConfig::default() }.modules().map_err(Error::Batch)?;
+            let modules = LoraConfig { targets, ..LoraConfig::default() }.modules().map_err(Error::Adapter)?;
             Ok::<bool, Error>(tensors.iter().filter_map(|tensor| tensor.linear()).any(|name| modules.contain(name)))
         };
         match &self.names {

@@ -5,7 +5,7 @@
 use garden_device::{Dtype, Plan, Purpose, cuda};
 use garden_memory::Bytes;
 
-use super::{Exactness, Place, PlanInput, PlanLine};
+use super::{Exactness, Place, PlanInput, PlanItem, PlanLine};
 use crate::recipe::DeviceKind;
 
 /// Pages of the program's own file and of libraries that a run touches, in a release build: the kernel brings 64 KB with each that is touched, more where
@@ -89,7 +89,7 @@ pub(super) fn loading(input: &PlanInput, plan: &Plan) -> u64 {
 /// What loading needs beyond what steps need.
 pub(super) fn loading_line(beyond: u64) -> Option<PlanLine> {
     let what = "the tokenizer's file or the largest tensor's, while it is read, beyond what steps need".to_string();
-    (beyond > 0).then_some(line("loading", beyond, what, Exactness::Exact))
+    (beyond > 0).then_some(line(PlanItem::Loading, beyond, what, Exactness::Exact))
 }
 
 /// Places of a table with so many entries.
@@ -108,7 +108,7 @@ pub(super) fn reading_tokenizer(input: &PlanInput) -> u64 {
     file + places(tokens) * READ_TOKEN + tokens * READ_MERGE
 }
 
-fn line(purpose: &'static str, bytes: u64, what: String, exactness: Exactness) -> PlanLine {
+fn line(purpose: PlanItem, bytes: u64, what: String, exactness: Exactness) -> PlanLine {
     PlanLine { place: Place::Host, purpose, bytes, what, exactness }
 }
 
@@ -117,25 +117,24 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let (loader, recipe, threads) = (input.loader, input.recipe, input.threads());
     let loader_threads = recipe.loader_threads.max(1) as u64;
     let tokens = input.config.text.vocabulary as u64;
-    let pixels = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Batch && buffer.label == "pixels");
-    let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
+    let pixels = garden_model::pixel_bytes(&input.profile(), &input.config.vision, input.limits.patches);
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
     let estimated = Exactness::Estimated;
     let is_cpu = input.device.is_host();
     let own = match is_cpu {
         true => vec![
-            line("page ends", large * PAGE, format!("{large} buffers rounded up to whole pages"), estimated),
-            line("program", CODE + DATA, "code, libraries and their data".to_string(), estimated),
+            line(PlanItem::PageEnds, large * PAGE, format!("{large} buffers rounded up to whole pages"), estimated),
+            line(PlanItem::Program, CODE + DATA, "code, libraries and their data".to_string(), estimated),
         ],
         false => vec![
             line(
-                "staging",
+                PlanItem::Staging,
                 cuda::STAGING_BYTES as u64,
                 "buffers between host and GPU, mostly pinned".to_string(),
                 Exactness::Exact,
             ),
             line(
-                "program and CUDA",
+                PlanItem::ProgramAndCuda,
                 CODE + CUDA_FILES + CUDA_ANONYMOUS,
                 "code, driver and libraries, as on an H200".to_string(),
                 estimated,
@@ -144,13 +143,13 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     };
     let mut lines = vec![
         line(
-            "loader",
+            PlanItem::Loader,
             loader.bytes() as u64,
             format!("{} buffers of the largest micro-batch's pixels", loader.buffers),
             Exactness::Exact,
         ),
         line(
-            "decoding",
+            PlanItem::Decoding,
             loader_threads * (input.reading_bytes + if input.limits.patches > 0 { DECODER } else { 0 }),
             format!(
                 "{loader_threads} threads, each with a row and its pictures, at most {}",
@@ -158,27 +157,27 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
             ),
             estimated,
         ),
-        line("index", input.index_bytes, "positions of rows in their files".to_string(), Exactness::Exact),
+        line(PlanItem::Index, input.index_bytes, "positions of rows in their files".to_string(), Exactness::Exact),
         line(
-            "batch on the host",
+            PlanItem::HostBatch,
             (plan.bytes(Purpose::Batch) - pixels) as u64,
             "tokens, positions and angles before they go to the device".to_string(),
             estimated,
         ),
         line(
-            "tokenizer",
+            PlanItem::Tokenizer,
             tokenizer(tokens),
             format!("{tokens} tokens and their merges, with chat template"),
             estimated,
         ),
         line(
-            "saving, evaluating",
+            PlanItem::Saving,
             saving_bytes(plan).max(evaluating(input)),
             "copies while saving a checkpoint, or rows of an evaluation".to_string(),
             estimated,
         ),
         line(
-            "threads",
+            PlanItem::Threads,
             threads as u64 * COMPUTING_THREAD + loader_threads * LOADING_THREAD,
             format!("stacks of {threads} compute and {loader_threads} loader threads"),
             estimated,

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use garden_data::{ImageSettings, LoaderBuffers};
-use garden_device::Dtype;
+use garden_device::{Dtype, Purpose};
 use garden_input::FAMILIES;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
 use garden_train::{
-    AvailableMemory, DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, RowShape, advise,
-    loader_changes,
+    AvailableMemory, DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, PlanItem, Recipe, Recompute, RowShape,
+    advise, loader_changes,
 };
 
 struct Case {
@@ -65,7 +65,7 @@ fn lines_add_up_and_have_their_place() {
     assert_eq!((sum(Place::Device), sum(Place::Host)), (plan.device_bytes, plan.host_bytes));
     assert_eq!(plan.device_bytes + plan.host_bytes, plan.total_bytes);
     assert!(plan.lines.iter().all(|line| line.bytes > 0 && !line.what.is_empty()));
-    assert_eq!(plan.bytes("index"), 16_000);
+    assert_eq!(plan.bytes(PlanItem::Index), 16_000);
     let needs = plan.requirements;
     assert_eq!(needs.processor.minimum_bytes, plan.total_bytes);
     // The embedding passes through the host on its way to a GPU.
@@ -87,8 +87,11 @@ fn a_gpu_has_its_own_plan() {
     assert_eq!(on_gpu.total_bytes, on_gpu.host_bytes);
     let sum = |place: Place| on_gpu.lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
     assert_eq!((sum(Place::Device), sum(Place::Host)), (on_gpu.device_bytes, on_gpu.host_bytes));
-    assert_eq!(on_gpu.bytes("activations kept") * 2, on_cpu.bytes("activations kept"));
-    assert!(on_gpu.bytes("driver") > 0 && on_gpu.bytes("page ends") == 0);
+    assert_eq!(
+        on_gpu.bytes(PlanItem::Buffers(Purpose::Activations)) * 2,
+        on_cpu.bytes(PlanItem::Buffers(Purpose::Activations))
+    );
+    assert!(on_gpu.bytes(PlanItem::Driver) > 0 && on_gpu.bytes(PlanItem::PageEnds) == 0);
     let available = |host: u64, gpu: u64| AvailableMemory { host: Bytes(host), gpu: Bytes(gpu) };
     let (host, gpu) = (on_gpu.total_bytes, on_gpu.device_bytes);
     assert!(on_gpu.fits(available(host, gpu)).all());
@@ -119,8 +122,12 @@ fn loading_counts_where_it_needs_more_than_steps() {
     let plan = case.plan(&small, None).unwrap();
     let head = 2 * 152_064 * 3584;
     // Steps of one token need little memory, so the head's pages in the file are on top.
-    assert!(plan.bytes("loading") > head / 2 && plan.bytes("loading") < head, "{}", plan.bytes("loading"));
-    assert_eq!(Case::of("qwen2.5-vl-7b").plan(&recipe(), None).unwrap().bytes("loading"), 0);
+    assert!(
+        plan.bytes(PlanItem::Loading) > head / 2 && plan.bytes(PlanItem::Loading) < head,
+        "{}",
+        plan.bytes(PlanItem::Loading)
+    );
+    assert_eq!(Case::of("qwen2.5-vl-7b").plan(&recipe(), None).unwrap().bytes(PlanItem::Loading), 0);
 }
 
 #[test]
@@ -128,10 +135,9 @@ fn answers_of_evaluations_are_planned() {
     let case = Case::of("qwen2.5-vl-3b");
     let answers = GeneratorLimits { rows: 4, context: 2000, patches: 5476 };
     let (without, with) = (case.plan(&recipe(), None).unwrap(), case.plan(&recipe(), Some(answers)).unwrap());
-    assert_eq!(with.bytes("key/value cache"), 2 * 36 * 4 * 2000 * 2 * 128 * 4);
+    assert_eq!(with.bytes(PlanItem::Buffers(Purpose::KvCache)), 2 * 36 * 4 * 2000 * 2 * 128 * 4);
     assert!(
-        with.device_bytes > without.device_bytes
-            && with.bytes("saving, evaluating") >= without.bytes("saving, evaluating")
+        with.device_bytes > without.device_bytes && with.bytes(PlanItem::Saving) >= without.bytes(PlanItem::Saving)
     );
 }
 

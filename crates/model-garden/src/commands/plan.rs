@@ -13,7 +13,7 @@ use garden_model::{Checkpoint, Config, Preset};
 use garden_probe::MachineProbe;
 use garden_train::{
     Advice, AvailableMemory, DatasetRows, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput,
-    Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
+    PlanItem, Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 
@@ -272,7 +272,7 @@ fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'
             Some(advise(recipe, picture, both, |recipe| planning.plan(recipe))?)
         }
     };
-    let loader = match plan.bytes("loader") {
+    let loader = match plan.bytes(PlanItem::Loader) {
         0 => Vec::new(),
         _ => loader_changes(recipe, |recipe| planning.plan(recipe))?,
     };

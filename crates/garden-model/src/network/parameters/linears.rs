@@ -61,7 +61,7 @@ impl Builder<'_> {
             return Ok(None);
         }
         if let Some(module) = config.saved_module(&format!("{name}.weight")) {
-            return Err(Error::Batch(format!(
+            return Err(Error::Adapter(format!(
                 "`{name}` would be trained as part of `{module}` (modules to save) and get an adapter: list it in only one of the two"
             )));
         }

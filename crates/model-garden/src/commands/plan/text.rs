@@ -128,7 +128,7 @@ fn row(line: &PlanLine, device: &str, total: u64) -> String {
     let sign = if line.exactness == Exactness::Estimated { "~" } else { "" };
     let bytes = format!("{sign}{}", Bytes(line.bytes));
     let share = format!("{:.1} %", 100.0 * line.bytes as f64 / total.max(1) as f64);
-    format!("{place:<6}  {:<22}  {bytes:>9}  {share:>6}  {}\n", line.purpose, line.what)
+    format!("{place:<6}  {:<22}  {bytes:>9}  {share:>6}  {}\n", line.purpose.name(), line.what)
 }
 
 /// What would help.
