@@ -178,6 +178,7 @@ pub fn supervisor_of(folder: &Path) -> io::Result<Option<u32>> {
     }
 }
 
+/// Replaces a file without waiting for the disk: it is written with every sample, and tells of a process that no power loss leaves alive.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("tmp");
     File::create(&draft)?.write_all(text)?;

@@ -135,18 +135,18 @@ pub(super) struct ViewMut<'a> {
 impl<'a> View<'a> {
     pub fn f32(self) -> &'a [f32] {
         assert_eq!(self.dtype, Dtype::F32, "f32 is needed");
-        values(self.bytes)
+        bytemuck::cast_slice(self.bytes)
     }
 
     pub fn i32(self) -> &'a [i32] {
         assert_eq!(self.dtype, Dtype::I32, "i32 is needed");
-        values(self.bytes)
+        bytemuck::cast_slice(self.bytes)
     }
 
     /// bf16 or f16, as bits.
     pub fn half(self) -> &'a [u16] {
         assert!(matches!(self.dtype, Dtype::Bf16 | Dtype::F16), "bf16 or f16 is needed");
-        values(self.bytes)
+        bytemuck::cast_slice(self.bytes)
     }
 
     pub fn u8(self) -> &'a [u8] {
@@ -158,26 +158,11 @@ impl<'a> View<'a> {
 impl<'a> ViewMut<'a> {
     pub fn f32(self) -> &'a mut [f32] {
         assert_eq!(self.dtype, Dtype::F32, "f32 is needed");
-        let length = self.bytes.len() / 4;
-        assert!(self.bytes.as_ptr().cast::<f32>().is_aligned());
-        // SAFETY: aligned and of the same length; any bits are an f32, and the bytes are borrowed for as long as the values.
-        unsafe { slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), length) }
+        bytemuck::cast_slice_mut(self.bytes)
     }
 
     pub fn u8(self) -> &'a mut [u8] {
         assert_eq!(self.dtype, Dtype::U8, "bytes are needed");
         self.bytes
     }
-}
-
-/// Numbers for which all bit patterns are valid.
-trait Number: Copy {}
-impl Number for f32 {}
-impl Number for i32 {}
-impl Number for u16 {}
-
-fn values<T: Number>(bytes: &[u8]) -> &[T] {
-    assert!(bytes.as_ptr().cast::<T>().is_aligned());
-    // SAFETY: aligned and of the same length; any bits are a number, and the bytes are borrowed for as long as the values.
-    unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }

@@ -328,11 +328,7 @@ pub fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i3
 
 /// Caches a compiled program atomically. Without it the next start takes longer.
 fn keep(file: &Path, cubin: &[u8]) {
-    let draft = file.with_extension(format!("{}.part", std::process::id()));
     let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let written = folder.and_then(|()| std::fs::write(&draft, cubin)).and_then(|()| std::fs::rename(&draft, file));
-    if written.is_err() {
-        // Nothing depends on it.
-        std::fs::remove_file(&draft).unwrap_or(());
-    }
+    // Nothing depends on it.
+    drop(folder.and_then(|()| garden_files::replace(file, cubin)));
 }
