@@ -145,6 +145,12 @@ fn split_of(folder: &Path, path: &Path) -> Option<&'static str> {
     })
 }
 
+/// Whether the name of a split is one of those that are there to evaluate.
+pub(crate) fn is_for_evaluation(split: &str) -> bool {
+    let split = split.to_lowercase();
+    SPLITS.iter().any(|(name, words)| *name != "train" && words.contains(&split.as_str()))
+}
+
 /// Refuses files of several types or folders: most likely the same rows twice, or several datasets.
 fn refuse_mixture(folder: &Path, files: &[PathBuf]) -> Result<(), Error> {
     let kinds: BTreeSet<String> =
