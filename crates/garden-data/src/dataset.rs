@@ -67,6 +67,15 @@ pub struct Dataset {
     drawn: Option<Vec<u32>>,
     /// What the user says about fields.
     names: FieldNames,
+    /// The split that was asked for.
+    split: Split,
+}
+
+/// What rows are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    Train,
+    Other,
 }
 
 /// A file of rows.
@@ -101,6 +110,13 @@ impl Dataset {
         paths: Option<ImagePaths>,
         names: &FieldNames,
     ) -> Result<Dataset, Error> {
+        let mut dataset = Dataset::find(path, split, paths, names)?;
+        dataset.split = if split == TRAIN { Split::Train } else { Split::Other };
+        Ok(dataset)
+    }
+
+    /// Finds the files of a split, and opens them.
+    fn find(path: &Path, split: &str, paths: Option<ImagePaths>, names: &FieldNames) -> Result<Dataset, Error> {
         let own = paths.unwrap_or(ImagePaths::Anywhere);
         if path.is_dir() {
             return Dataset::of_files(path, &folder::files(path, split)?, own, path, names);
@@ -152,7 +168,15 @@ impl Dataset {
             None | Some(0) => Err(Error::dataset(path, "has no rows")),
             Some(rows) => {
                 let portions = vec![Portion { path: path.to_path_buf(), stored: *rows, rows: *rows }];
-                Ok(Dataset { shards, ends, files: files.to_vec(), portions, drawn: None, names: names.clone() })
+                Ok(Dataset {
+                    shards,
+                    ends,
+                    files: files.to_vec(),
+                    portions,
+                    drawn: None,
+                    names: names.clone(),
+                    split: Split::Other,
+                })
             }
         }
     }
@@ -180,13 +204,13 @@ impl Dataset {
     /// Reads a row. The index is less than the length.
     pub fn read(&self, index: usize) -> Result<Record, Error> {
         let (shard, row) = self.locate(index);
-        shard.read(row, |row| row.into_record(&self.names))
+        shard.read(row, |row| row.into_record(&self.names, self.split))
     }
 
     /// Reads a row, and only the headers of its pictures: enough to know their sizes. A picture with more than `max_pixels` is an error.
     pub fn outline(&self, index: usize, max_pixels: u64) -> Result<Outline, Error> {
         let (shard, row) = self.locate(index);
-        shard.read(row, |row| row.into_outline(&self.names, max_pixels))
+        shard.read(row, |row| row.into_outline(&self.names, self.split, max_pixels))
     }
 
     /// Size of the index in bytes.

@@ -33,7 +33,7 @@ pub use garden_input::{
 pub use generator::sampling::Sampling;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use model::{Model, StepResult, Training};
-pub use network::lora::{LoraConfig, Targets};
+pub use network::lora::{LoraConfig, Names, Targets};
 pub use network::parameters::{Parameter, Storage};
 pub use network::patches::pixel_bytes;
 pub use network::role::{Kind, Part, Role};

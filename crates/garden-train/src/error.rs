@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use garden_data::Problem;
 use garden_memory::Bytes;
 
+use crate::job::TARGETS;
 use crate::recipe::RecipeError;
 
 /// Which rows something is about.
@@ -196,6 +197,10 @@ impl Error {
                 "wait until it ends (Ctrl-C, or SIGTERM to that process, makes it save and exit), or use another `output-dir`"
                     .into(),
             ),
+            Error::Adapter { field: TARGETS, given, .. } => {
+                let setting = if given.starts_with('`') { given.clone() } else { format!("`{TARGETS}`") };
+                Some(format!("omit {setting}: an adapter goes on with the layers that it has"))
+            }
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
             Error::Dropout { .. } => Some("set it to 0; `lora-dropout` drops inputs of the adapter".into()),
             Error::BadRows { problems, .. } => Some(

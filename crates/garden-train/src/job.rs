@@ -9,7 +9,8 @@ use garden_data::{
 };
 use garden_input::Family;
 use garden_model::{
-    Config, FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
+    Config, FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Names, Optimizer, Storage, Targets,
+    Training,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ use crate::recipe::{self, DeviceKind, Optim, Recipe, RecipeError};
 /// Rank and alpha of a new adapter, unless the recipe says otherwise.
 pub(crate) const RANK: usize = 16;
 pub(crate) const ALPHA: f32 = 16.0;
+/// The setting of the layers that an adapter has.
+pub(crate) const TARGETS: &str = "lora-targets";
 
 /// Rows of a dataset that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,13 +273,29 @@ impl Recipe {
     pub(crate) fn check_model(&self, config: &Config) -> Result<(), Error> {
         let training = self.training(config.family);
         self.check_rates::<Error>(&mut |part| Ok(training.reaches(part, config)?))?;
-        self.check_targets(config)
+        self.check_targets(config)?;
+        self.check_own_targets(config)
+    }
+
+    /// Refuses other targets than those of the adapter that the run begins with: it has no values for them, or would lose some.
+    fn check_own_targets(&self, config: &Config) -> Result<(), Error> {
+        let (Some(first), Some(targets)) = (&self.first, self.targets(config.family)) else { return Ok(()) };
+        if targets.linears(config)? == first.targets.linears(config)? {
+            return Ok(());
+        }
+        let found = match &first.targets.names {
+            Names::Pattern(pattern) => pattern.clone(),
+            Names::Listed(names) => names.join(","),
+        };
+        let given = self.lora_targets.clone().unwrap_or_else(|| "`finetune-vision`".to_string());
+        let path = self.adapter.clone().unwrap_or_default();
+        Err(Error::Adapter { path, field: TARGETS, given, found })
     }
 
     /// Refuses names in `lora-targets` that no linear layer of the model has: what somebody wants trained would be left out in silence.
     fn check_targets(&self, config: &Config) -> Result<(), Error> {
         let Some(targets) = self.targets(config.family).filter(|_| self.lora_targets.is_some()) else { return Ok(()) };
-        let name = "lora-targets".to_string();
+        let name = TARGETS.to_string();
         let problem = match targets.first_unknown(config) {
             Ok(None) => return Ok(()),
             Ok(Some(unknown)) => format!("has `{unknown}`, which matches no linear layer of the model"),
@@ -458,8 +477,19 @@ mod tests {
         assert!(told(|recipe| recipe.modules_to_save = Some("visual.merger".into())).is_some());
         let plain = LoraConfig { is_rank_stabilised: false, ..first.clone() };
         assert!(settled(Recipe { use_rslora: true, ..Recipe::default() }, &plain).is_err());
-        // Other targets are refused where the adapter's tensors are read, by their names.
-        assert_eq!(told(|recipe| recipe.finetune_vision = true), None);
+        // Targets are compared as soon as the model is known, by the layers that they choose.
+        let checked = |lora_targets: Option<&str>, finetune_vision: bool| {
+            let lora_targets = lora_targets.map(String::from);
+            let recipe = Recipe { adapter: Some("a".into()), lora_targets, finetune_vision, ..Recipe::default() };
+            let error = settled(recipe, &first).unwrap().check_model(&Config::tiny()).err();
+            error.map(|error| (error.to_string(), error.hint().unwrap_or_default()))
+        };
+        assert_eq!(checked(None, false), None);
+        assert_eq!(checked(Some(r".*\.q_proj"), false), None, "the same layers in other words");
+        let (error, hint) = checked(Some("q_proj,v_proj"), false).unwrap();
+        assert_eq!(error, "the adapter `a` was made with `lora-targets` q_proj, but the recipe says q_proj,v_proj");
+        assert!(hint.contains("omit"), "{hint}");
+        assert!(checked(None, true).is_some_and(|(error, _)| error.ends_with("`finetune-vision`")));
     }
 
     #[test]

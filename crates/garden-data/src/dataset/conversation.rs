@@ -18,9 +18,12 @@ mod placeholders;
 mod question;
 mod unused;
 
+use super::Split;
 use super::calls::{Nulls, Reader};
 use super::field_names::FieldNames;
+use super::folder;
 use super::picture::{Beside, Found, PictureField};
+use super::suspect::{Around, SPLIT};
 use super::value::{Object, Value, shortened};
 use crate::dataset::free::{Json, Real};
 use crate::dataset::record::Record;
@@ -30,7 +33,7 @@ use crate::example::length::PixelBounds;
 use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 pub use placeholders::picture_token;
-use placeholders::tagged;
+use placeholders::{Said, tagged};
 use unused::path_of;
 
 /// Where a text of a row shows the row's next picture.
@@ -119,9 +122,9 @@ struct Made<P> {
 
 impl<'a> Row<'a> {
     /// The conversation with its pictures loaded.
-    pub(crate) fn into_record(self, names: &FieldNames) -> Result<Record, Error> {
+    pub(crate) fn into_record(self, names: &FieldNames, split: Split) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let Made { messages, tools, fields, objects, pictures, .. } = self.read(names, |found| found.load())?;
+        let Made { messages, tools, fields, objects, pictures, .. } = self.read(names, split, |found| found.load())?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -130,10 +133,10 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation with only the headers of its pictures read.
-    pub(crate) fn into_outline(self, names: &FieldNames, max_pixels: u64) -> Result<Outline, Error> {
+    pub(crate) fn into_outline(self, names: &FieldNames, split: Split, max_pixels: u64) -> Result<Outline, Error> {
         let (place, stored_bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
         let Made { messages, tools, fields, objects, pictures, mut ignored } =
-            self.read(names, |found| found.outline(max_pixels))?;
+            self.read(names, split, |found| found.outline(max_pixels))?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
@@ -143,20 +146,30 @@ impl<'a> Row<'a> {
     }
 
     /// The conversation, with each picture processed by `make`.
-    fn read<P>(self, names: &FieldNames, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
+    fn read<P>(
+        self,
+        names: &FieldNames,
+        split: Split,
+        make: impl Fn(Found<'_>) -> Result<P, Error>,
+    ) -> Result<Made<P>, Error> {
         let Row { place, value, beside, lone_text, nulls, .. } = self;
         let mut object = match value {
             Value::Object(object) => object,
             other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
         };
         let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place, names) };
+        draft.fields_there = object.names();
         draft.ignored = names.leave_out("", &mut object);
         draft.check_unread(self.unread)?;
         names.rename(place, &mut object)?;
         draft.refuse(&mut object)?;
+        draft.is_of_split(split, &object)?;
         let of_row = row_pictures(place, &mut object)?;
         draft.has_row_pictures = !of_row.is_empty();
+        let has_members = matches!(beside, Beside::Archive { members: [_, ..], .. });
+        draft.around.shows = draft.has_row_pictures || has_members || shows_pictures(&object);
         draft.shown = of_row.iter().filter_map(|picture| Some(path_of(&picture.value)?.to_string())).collect();
+        draft.unused_pictures = draft.pictures_unused(&object);
         if let Some(tools) = object.take("tools") {
             draft.tools = draft.reader.tools("tools", tools)?;
         }
@@ -169,8 +182,8 @@ impl<'a> Row<'a> {
                 draft.has_one_system(field)?;
             }
             None => {
-                let has_pictures = !of_row.is_empty() || matches!(beside, Beside::Archive { members: [_, ..], .. });
-                draft.read_question(&mut object, lone_text, has_pictures)?;
+                draft.around.is_pair = true;
+                draft.read_question(&mut object, lone_text, draft.has_row_pictures || has_members)?;
             }
         }
         draft.read_objects(&mut object)?;
@@ -204,6 +217,14 @@ struct Draft<'p, 'a> {
     has_row_pictures: bool,
     /// The paths of those, where they are given by paths.
     shown: Vec<String>,
+    /// Whether the row shows pictures in any way, and whether it is one question and its answer.
+    around: Around,
+    /// Fields that look like pictures, in a row that shows none.
+    unused_pictures: Vec<String>,
+    /// The fields that the row has, in words.
+    fields_there: String,
+    /// The field of a question below which another text could be put as `input`.
+    question: Option<&'static str>,
     messages: Vec<Message>,
     /// The row's field for each message.
     fields: Vec<String>,
@@ -217,8 +238,26 @@ struct Draft<'p, 'a> {
 impl<'p, 'a> Draft<'p, 'a> {
     fn new(place: &'p str, names: &'p FieldNames) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        let (has_row_pictures, shown, messages, fields, tools, objects, slots, ignored) = Default::default();
-        Draft { place, names, reader, has_row_pictures, shown, messages, fields, tools, objects, slots, ignored }
+        let around = Around { shows: false, is_pair: false };
+        let (has_row_pictures, shown, unused_pictures, fields_there, question) = Default::default();
+        let (messages, fields, tools, objects, slots, ignored) = Default::default();
+        Draft {
+            place,
+            names,
+            reader,
+            has_row_pictures,
+            shown,
+            around,
+            unused_pictures,
+            fields_there,
+            question,
+            messages,
+            fields,
+            tools,
+            objects,
+            slots,
+            ignored,
+        }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
@@ -249,6 +288,18 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses training rows that say of themselves that they are there to evaluate.
+    fn is_of_split(&self, split: Split, object: &Object<'a>) -> Result<(), Error> {
+        let given = object.0.iter().find(|(name, _)| name == SPLIT).map(|(_, value)| value);
+        match given {
+            Some(value @ Value::Text(text)) if split == Split::Train && folder::is_for_evaluation(text) => {
+                let hint = "take such rows out; `--ignore-field split` trains them all the same";
+                Err(self.error(SPLIT, format!("is {value}: the row is there to evaluate")).with_hint(hint))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Names and boxes for placeholders in texts, in ms-swift's format. Without placeholders, `objects` is an unused annotation.
@@ -356,24 +407,37 @@ impl<'p, 'a> Draft<'p, 'a> {
             let error = self.error(field, format!("is {system}, not a string"));
             return Err(error.with_hint("write its texts as one string"));
         };
+        self.check_placeholders(field, &text, Said::Asked)?;
         self.push(field, Message::text("system", &text));
         Ok(())
     }
 
     /// The text of an answer.
     fn answer(&self, field: &str, text: String) -> Result<String, Error> {
-        self.check_placeholders(field, &text)?;
+        self.check_placeholders(field, &text, Said::Answered)?;
         if tagged(&text).next().is_some() {
             let error = self.error(field, "names a picture in `<img>`: answers cannot show pictures");
             return Err(error.with_hint("take the tag out, or put the picture into the question"));
+        }
+        // Other tools count it among the places of pictures, and move those behind it.
+        if self.around.shows && text.contains(PLACEHOLDER) {
+            let error = self.error(field, "contains `<image>`: answers cannot show pictures");
+            return Err(error.with_hint("take it out, or put the picture into the question"));
         }
         Ok(text)
     }
 
     /// The text of a part, in which pictures are parts of their own.
     fn part_text(&self, field: &str, speaker: Speaker, text: String) -> Result<String, Error> {
-        let text = self.answer(field, text)?;
-        if speaker != Speaker::Assistant && self.has_row_pictures && text.contains(PLACEHOLDER) {
+        if speaker == Speaker::Assistant {
+            return self.answer(field, text);
+        }
+        self.check_placeholders(field, &text, Said::Asked)?;
+        if tagged(&text).next().is_some() {
+            let error = self.error(field, "names a picture in `<img>`, which is read in messages that are one text");
+            return Err(error.with_hint("use a part `{\"type\": \"image\", \"image\": \"PATH\"}` instead"));
+        }
+        if self.has_row_pictures && text.contains(PLACEHOLDER) {
             let error =
                 self.error(field, "contains `<image>`, which is only a placeholder in messages that are one text");
             return Err(error.with_hint("use a part `{\"type\": \"image\"}` where the picture goes"));
@@ -400,11 +464,13 @@ impl<'p, 'a> Draft<'p, 'a> {
             prompt => {
                 let field = prompt.as_ref().map_or(CAPTIONED, |(field, _)| *field);
                 let mut text = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
+                self.question = (!text.is_empty()).then_some(field);
                 // Joined as in Alpaca.
                 if field == INSTRUCTION
                     && let Some(input) = object.take("input").filter(|input| !input.is_empty())
                 {
                     text = format!("{text}\n{}", self.text("input", input)?);
+                    self.question = None;
                 }
                 let content = self.with_placeholders(field, &text)?;
                 self.push(field, Message::new("user", content));
@@ -739,7 +805,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         if text.contains(VIDEO_PLACEHOLDER) {
             return Err(self.error(field, "shows a video (`<video>`): videos are not supported"));
         }
-        self.check_placeholders(field, text)?;
+        self.check_placeholders(field, text, Said::Asked)?;
         let tags = tagged(text).count();
         if tags > 0 && (text.contains(PLACEHOLDER) || self.has_row_pictures) {
             let error = self.error(field, "names a picture in `<img>`, and the row shows pictures in another way, too");
@@ -837,6 +903,26 @@ fn both(place: &str, first: &str, second: &str) -> Error {
     let problem = format!("means the same as `{first}`, and the row has both");
     Error::row_field(place, second, problem)
         .with_hint(format!("`--ignore-field {first}` or `--ignore-field {second}` leaves one out"))
+}
+
+/// Whether a part or a text of a row shows a picture.
+fn shows_pictures(object: &Object) -> bool {
+    let texts = object.0.iter().filter(|(name, _)| is_meaning(name));
+    texts.into_iter().any(|(_, value)| holds_picture(value))
+}
+
+/// Whether a content, or one of several messages, turns or parts, shows a picture.
+fn holds_picture(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => tagged(text).next().is_some(),
+        Value::List(list) => list.iter().any(holds_picture),
+        Value::Object(Object(fields)) => fields.iter().any(|(name, value)| match (name.as_ref(), value) {
+            ("type", Value::Text(kind)) => kind == "image" || kind == "image_url",
+            ("content" | "value", value) => holds_picture(value),
+            _ => false,
+        }),
+        _ => false,
+    }
 }
 
 /// The pictures given beside the conversation.

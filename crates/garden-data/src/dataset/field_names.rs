@@ -131,6 +131,11 @@ impl FieldNames {
         self.meanings.0.iter().any(|meant| meant.name == column)
     }
 
+    /// Whether the user says which field has a meaning.
+    pub(crate) fn gives_meaning(&self, meaning: &str) -> bool {
+        self.meanings.0.iter().any(|meant| meant.meaning == meaning)
+    }
+
     /// Whether a field is left out, by its path without list indices.
     pub(crate) fn ignores(&self, path: &str) -> bool {
         let path = unnumbered(path);

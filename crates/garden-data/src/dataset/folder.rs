@@ -14,6 +14,10 @@ const DEPTH: usize = 3;
 const ENDINGS: [&str; 4] = ["jsonl", "json", "parquet", "tar"];
 /// Endings of pictures.
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
+/// Names of folders with pictures of all kinds.
+const OF_PICTURES: [&str; 8] = ["image", "images", "img", "imgs", "pictures", "photos", "jpegimages", "data"];
+/// Bytes of a table's first line that are looked at.
+const HEADER: u64 = 4096;
 /// Metadata files beside the data.
 const ABOUT: [&str; 6] =
     ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json", "package.json"];
@@ -34,11 +38,38 @@ pub(crate) fn files(folder: &Path, split: &str) -> Result<Vec<PathBuf>, Error> {
     if found.is_empty() {
         return Err(no_files(folder));
     }
+    refuse_unread(folder, &found)?;
     leave_out_reports(&mut found);
     found.sort();
     let chosen = choose(folder, split, found)?;
     refuse_mixture(folder, &chosen)?;
     Ok(chosen)
+}
+
+/// Refuses folders whose rows are in files that are not read, though there are others that are.
+fn refuse_unread(folder: &Path, found: &[PathBuf]) -> Result<(), Error> {
+    let is_json = |path: &PathBuf| has_ending(path, &["json"]);
+    let has_picture = |path: &&PathBuf| {
+        is_json(path) && PICTURES.iter().any(|ending| path.with_extension(ending).exists()) && convert::is_row(path)
+    };
+    if found.iter().any(|path| has_picture(&path)) {
+        let command = convert::rows_beside_command(folder);
+        return Err(Error::dataset(folder, "has a JSON file beside each picture")
+            .with_hint(format!("`{command}` writes them down as rows")));
+    }
+    let is_metadata = |path: &Path| path.file_name().is_some_and(|name| name == "metadata.csv");
+    match find(folder, DEPTH, &is_metadata).filter(|_| found.iter().all(is_json)) {
+        Some(table) => Err(has_table(Error::dataset(folder, "has its rows in a `metadata.csv`"), &table)),
+        None => Ok(()),
+    }
+}
+
+/// Adds the command that converts a table in text form.
+fn has_table(error: Error, table: &Path) -> Error {
+    let beginning = super::stored::beginning(table, HEADER).unwrap_or_default();
+    let text = String::from_utf8_lossy(&beginning);
+    let command = convert::table_command(table, text.lines().next().unwrap_or_default());
+    error.with_hint(format!("`{}` has to be converted: `{command}`", table.display()))
 }
 
 /// img2dataset writes a table and statistics about each archive beside it, with no picture in them.
@@ -81,8 +112,7 @@ fn no_files(folder: &Path) -> Error {
             .with_hint("this is what `save_to_disk` writes; convert it with `dataset.to_parquet(\"train.parquet\")`");
     }
     if let Some(table) = find(folder, DEPTH, &|path| has_ending(path, &["csv", "tsv"])) {
-        let command = convert::table_command(&table, has_ending(&table, &["tsv"]));
-        return error.with_hint(format!("`{}` has to be converted: `{command}`", table.display()));
+        return has_table(error, &table);
     }
     let find_picture = |folder: &Path| find(folder, DEPTH, &|path| has_ending(path, &PICTURES));
     // The rows that are trained, where there are folders for splits.
@@ -96,8 +126,13 @@ fn no_files(folder: &Path) -> Error {
             convert::captions_command(beside)
         ));
     }
-    // A folder of pictures for each class, perhaps inside of one for each split.
-    let classes = picture.parent().and_then(Path::parent).filter(|parent| parent.starts_with(folder));
+    // A folder of pictures for each class, perhaps inside of one for each split; other names say nothing about the pictures in them.
+    let says_nothing = |class: &&Path| {
+        let name = class.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        OF_PICTURES.contains(&name.as_str()) || SPLITS.iter().any(|(_, words)| words.contains(&name.as_str()))
+    };
+    let class = picture.parent().filter(|class| !says_nothing(class));
+    let classes = class.and_then(Path::parent).filter(|parent| parent.starts_with(folder));
     match classes {
         Some(classes) => error.with_hint(format!(
             "are the names of the subfolders what the pictures show? `{}` writes that down as rows; change its question as you need it",
@@ -143,6 +178,12 @@ fn split_of(folder: &Path, path: &Path) -> Option<&'static str> {
         part.split(|character: char| !character.is_ascii_alphanumeric())
             .find_map(|word| SPLITS.iter().find(|(_, words)| words.contains(&word)).map(|(name, _)| *name))
     })
+}
+
+/// Whether the name of a split is one of those that are there to evaluate.
+pub(crate) fn is_for_evaluation(split: &str) -> bool {
+    let split = split.to_lowercase();
+    SPLITS.iter().any(|(name, words)| *name != "train" && words.contains(&split.as_str()))
 }
 
 /// Refuses files of several types or folders: most likely the same rows twice, or several datasets.

@@ -20,7 +20,7 @@ use super::field_names::FieldNames;
 use super::picture::Beside;
 use super::reach::Reach;
 use super::stored::Stored;
-use super::suspect::looks_like;
+use super::suspect::{Around, looks_like};
 use super::value::Value;
 use crate::error::Error;
 use footer::{Footer, Wanted};
@@ -144,6 +144,9 @@ impl Parquet {
     }
 }
 
+/// A row of which nothing is known yet: what may be harmless beside other fields is read, and judged there.
+const UNKNOWN: Around = Around { shows: false, is_pair: true };
+
 /// Columns that look like something to learn from by their values alone, such as the paths of pictures. A column that cannot be read is none.
 fn telling_columns(stored: &Stored, names: &FieldNames) -> Result<Vec<String>, Error> {
     let file = Arc::new(stored.open()?);
@@ -153,7 +156,7 @@ fn telling_columns(stored: &Stored, names: &FieldNames) -> Result<Vec<String>, E
     let mut reader = GroupReader::new(&file, &others, group);
     for row in 0..group.rows.min(LOOKED_AT) {
         for (name, value) in reader.read_each(&others, row) {
-            if !telling.contains(&name) && looks_like(&name, &value, false).is_some() {
+            if !telling.contains(&name) && looks_like(&name, &value, UNKNOWN).is_some() {
                 telling.push(name);
             }
         }
@@ -167,6 +170,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::{FieldNames, Parquet, Readers};
+    use crate::dataset::Split;
     use crate::error::Error;
     use crate::template::Message;
 
@@ -188,7 +192,7 @@ mod tests {
     /// Rows of `pages.parquet` alternate between two pictures.
     fn is_right(table: &Parquet, row: usize) -> bool {
         let picture = std::fs::read(testdata(["pictures/gate.jpg", "pictures/receipt.png"][row % 2])).unwrap();
-        let record = table.read(row, |row| row.into_record(&FieldNames::default())).unwrap();
+        let record = table.read(row, |row| row.into_record(&FieldNames::default(), Split::Train)).unwrap();
         let question = Message::with_images("user", 1, &format!("Row {row}?"));
         record.pictures[0].data == picture
             && record.messages == [question, Message::text("assistant", &format!("Row {row}."))]
@@ -209,7 +213,7 @@ mod tests {
             let table = open(&format!("parquet/{name}.parquet"));
             for row in [0, 1, 2, 1, 0] {
                 let record = table
-                    .read(row, |row| row.into_record(&FieldNames::default()))
+                    .read(row, |row| row.into_record(&FieldNames::default(), Split::Train))
                     .unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(record.pictures.len(), [1, 2, 0][row], "{name}");
                 assert!(
@@ -240,7 +244,7 @@ mod tests {
             )
             .and_then(|table| {
                 (0..table.len().min(5))
-                    .map(|row| table.read(row, |row| row.into_record(&FieldNames::default())).map(drop))
+                    .map(|row| table.read(row, |row| row.into_record(&FieldNames::default(), Split::Train)).map(drop))
                     .collect()
             });
             errors += usize::from(read.is_err());

@@ -398,11 +398,11 @@ fn pictures_go_where_the_text_says() {
     let scratch = Scratch::new();
     scratch.write("a.jpg", "a");
     scratch.write("b.jpg", "b");
-    let text = r#"{"prompt": "First <image>\nthen\n<image>", "images": ["a.jpg", "b.jpg"], "response": "<image>"}"#;
+    let text = r#"{"prompt": "First <image>\nthen\n<image>", "images": ["a.jpg", "b.jpg"], "response": "r"}"#;
     let record = Dataset::open(&scratch.write("a.jsonl", text)).unwrap().read(0).unwrap();
     let parts = [Part::Text("First ".into()), Part::Image, Part::Text("then".into()), Part::Image];
     assert_eq!(record.messages[0].content, Content::Parts(parts.to_vec()));
-    assert_eq!(record.messages[1], Message::text("assistant", "<image>"));
+    assert_eq!(record.messages[1], Message::text("assistant", "r"));
     let messages = r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}], "images": ["a.jpg"]}"#;
     let record = Dataset::open(&scratch.write("a.jsonl", messages)).unwrap().read(0).unwrap();
     assert_eq!(record.messages[1], Message::with_images("user", 1, "q"));

@@ -194,34 +194,85 @@ fn datasets_of_other_tools_are_trained_as_there_or_refused() {
     assert!(seen >= 40, "{seen}");
 }
 
-/// The commands that convert what is not read are tried: what they write is read.
+/// The commands that convert what is not read are tried: the first row of what they write is compared.
 #[test]
 fn commands_of_hints_convert() {
     if std::process::Command::new("python3").arg("--version").output().is_err() {
         return garden_testing::missing("python3");
     }
+    let processor = Processor::open(&testdata("tiny-model")).unwrap();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("foreign-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    for (name, rows, made) in [
-        ("table.csv", 1, "table.jsonl"),
-        ("coco-captions.json", 1, "coco-captions.jsonl"),
-        ("coco-instances.json", 1, "coco-instances.jsonl"),
-        ("imagefolder-csv", 1, "imagefolder-csv"),
-        ("classes", 2, "classes"),
-        ("captions-beside", 1, "captions-beside"),
-        ("wrapped.json", 1, "wrapped.rows.json"),
+    let (given, pictures) = (folder.join("foreign"), folder.join("datasets/pictures"));
+    // What the rows name lies where they name it.
+    let train = given.join("train2017");
+    [&given, &pictures, &train].iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    let gate = testdata("data/datasets/pictures/gate.jpg");
+    let copies = ["COCO_train2014_000000458752.jpg", "COCO_val2014_000000262148.jpg", "gate.jpg", "train2017/gate.jpg"];
+    let copies = copies.map(|name| given.join(name)).into_iter().chain([pictures.join("gate.jpg")]);
+    copies.for_each(|copy| assert!(std::fs::copy(&gate, copy).is_ok()));
+    let answers = r#"{"annotations": [{"question_id": 458752000, "multiple_choice_answer": "B14"}, {"question_id": 262148000, "multiple_choice_answer": "B14"}]}"#;
+    std::fs::write(given.join("ANNOTATIONS.json"), answers).unwrap();
+    let boxes = "user: [gate.jpg]Locate every object and answer in JSON.\nassistant: «[{\"bbox_2d\": [1, 2, 31, 42], \"label\": \"sign\"}]»\n";
+    let question = "user: [gate.jpg]Which gate?\nassistant: «B14»\n";
+    let caption = |caption: &str| format!("user: [gate.jpg]\nassistant: «{caption}»\n");
+    let about = "unused: exif height key original_height original_width sha256 status url width\n";
+    for (name, made, row) in [
+        ("table.csv", "table.jsonl", "user: [gate.jpg]Which gate, please?\nassistant: «B14.»\n".to_string()),
+        (
+            "semicolons.csv",
+            "semicolons.jsonl",
+            "user: [gate.jpg]Which gate, please?\nassistant: «B14, I think.»\n".into(),
+        ),
+        ("coco-captions.json", "coco-captions.jsonl", caption("A sign.")),
+        ("coco-instances.json", "coco-instances.jsonl", boxes.into()),
+        ("coco-panoptic.json", "coco-panoptic.jsonl", boxes.into()),
+        ("lvis.json", "lvis.jsonl", boxes.into()),
+        ("vqa-v2-questions.json", "vqa-v2-questions.jsonl", question.into()),
+        ("vqa-v2-val-questions.json", "vqa-v2-val-questions.jsonl", question.into()),
+        ("imagefolder-csv", "imagefolder-csv", caption("A sign, at an airport.")),
+        ("imagefolder-csv-and-json", "imagefolder-csv-and-json", caption("A sign.")),
+        ("img2dataset-files", "img2dataset-files", caption("A sign at an airport.") + about),
+        ("captions-beside", "captions-beside", caption("A sign at an airport.")),
     ] {
-        let (from, to) = (testdata("data/foreign").join(name), folder.join(name));
-        let copied = std::process::Command::new("cp").arg("-r").arg(&from).arg(&to).status().unwrap();
-        assert!(copied.success());
-        let error = Dataset::open(&to).unwrap_err();
-        let hint = error.hint().unwrap();
-        let command =
-            hint.split('`').find(|piece| piece.starts_with("python3")).unwrap_or_else(|| panic!("{name}: {hint}"));
-        let ran = std::process::Command::new("sh").args(["-c", command]).output().unwrap();
-        assert!(ran.status.success(), "{command}\n{}", String::from_utf8_lossy(&ran.stderr));
-        let dataset = Dataset::open(&folder.join(made)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(dataset.len(), rows, "{name}");
+        convert(&given, name);
+        let dataset = Dataset::open(&given.join(made)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(dataset.len(), 1, "{name}");
+        assert_eq!(read(&dataset, &processor, 0).unwrap(), row, "{name}");
     }
+    convert(&given, "classes");
+    let dataset = Dataset::open(&given.join("classes")).unwrap();
+    let rows = [0, 1].map(|row| read(&dataset, &processor, row).unwrap());
+    assert_eq!(rows[0], "user: [receipt.png]What does the picture show?\nassistant: «receipt»\n");
+    assert_eq!(rows[1], "user: [gate.jpg]What does the picture show?\nassistant: «sign»\n");
+    convert(&given, "wrapped.json");
+    let error = Dataset::open(&given.join("wrapped.rows.json")).unwrap().read(0).unwrap_err();
+    assert!(error.to_string().contains("`question` has no answer"), "{error}");
+    // A command that fails leaves no file.
+    std::fs::remove_file(given.join("ANNOTATIONS.json")).unwrap();
+    std::fs::remove_file(given.join("vqa-v2-questions.jsonl")).unwrap();
+    assert!(!run(&given, &command(&given.join("vqa-v2-questions.json"))).status.success());
+    assert!(!given.join("vqa-v2-questions.jsonl").exists());
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Copies a dataset that is not read into a folder, and runs the command of its message there.
+fn convert(folder: &Path, name: &str) {
+    let to = folder.join(name);
+    let copied = std::process::Command::new("cp").arg("-r").arg(testdata("data/foreign").join(name)).arg(&to).status();
+    assert!(copied.unwrap().success());
+    let command = command(&to);
+    let ran = run(folder, &command);
+    assert!(ran.status.success(), "{command}\n{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// The command in the message about a dataset that is not read.
+fn command(dataset: &Path) -> String {
+    let error = Dataset::open(dataset).unwrap_err();
+    let hint = error.hint().unwrap();
+    let command = hint.split('`').find(|piece| piece.starts_with("python3"));
+    command.unwrap_or_else(|| panic!("{}: {hint}", dataset.display())).to_string()
+}
+
+fn run(folder: &Path, command: &str) -> std::process::Output {
+    std::process::Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap()
 }

@@ -107,18 +107,15 @@ impl AdapterConfig {
         fields.check_init()?;
         let patterns: Patterns = serde_json::from_str(text)
             .map_err(|error| fields.wrong("rank_pattern` or `alpha_pattern", format!("is no mapping: {error}")))?;
+        let names = fields
+            .names("target_modules")?
+            .ok_or_else(|| fields.wrong("target_modules", "is neither a string nor a list of names"))?;
         let lora = LoraConfig {
             rank: fields.rank("r", fields.get("r"))?,
             alpha: fields.number("lora_alpha", fields.get("lora_alpha"))?,
             is_rank_stabilised: fields.is_set("use_rslora")?,
             dropout: fields.get("lora_dropout").map_or(Ok(0.0), |rate| fields.number("lora_dropout", Some(rate)))?,
-            targets: Targets {
-                names: fields
-                    .names("target_modules")?
-                    .ok_or_else(|| fields.wrong("target_modules", "is neither a string nor a list of names"))?,
-                excluded: fields.names("exclude_modules")?,
-                layers: fields.layers()?,
-            },
+            targets: Targets { layers: fields.layers(&names)?, excluded: fields.names("exclude_modules")?, names },
             modules_to_save: match fields.names("modules_to_save")? {
                 None => Vec::new(),
                 Some(Names::Listed(names)) => names,
@@ -269,8 +266,18 @@ impl Fields<'_> {
         }
     }
 
-    fn layers(&self) -> Result<Option<Layers>, Error> {
+    /// Chosen layers, which PEFT has beside listed names alone.
+    fn layers(&self, targets: &Names) -> Result<Option<Layers>, Error> {
         let name = "layers_to_transform";
+        for field in [name, "layers_pattern"] {
+            if let (Names::Pattern(_), Some(given)) = (targets, self.get(field)) {
+                let problem = format!(
+                    "is {} beside a `target_modules` that is one string: PEFT reads no such file",
+                    short(given)
+                );
+                return Err(self.wrong(field, problem));
+            }
+        }
         let number = |value: &Value| {
             value.as_u64().map(|number| number as usize).ok_or_else(|| {
                 self.wrong(name, format!("has {}; expected the number of a layer, or a list of them", short(value)))
@@ -520,6 +527,17 @@ mod tests {
         };
         assert_eq!(found(&|value| value["layers_to_transform"] = json!(1)), [false, true, true]);
         assert_eq!(found(&|value| value["layers_to_transform"] = json!([0])), [true, false, false]);
+        for (field, given) in [
+            ("layers_to_transform", json!([0])),
+            ("layers_to_transform", json!([])),
+            ("layers_pattern", json!("layers")),
+        ] {
+            let told = parse(|value| {
+                value["target_modules"] = json!(".*_proj");
+                value[field] = given;
+            });
+            assert!(told.unwrap_err().contains("PEFT reads no such file"), "{field}");
+        }
         assert_eq!(found(&|value| value["exclude_modules"] = json!(["down_proj"])), [true, false, true]);
         assert_eq!(found(&|value| value["exclude_modules"] = json!(r".*\.1\..*")), [true, false, false]);
     }

@@ -125,11 +125,7 @@ impl LoraConfig {
         Ok(Modules {
             names: targets.names.matcher()?,
             excluded: targets.excluded.as_ref().map(Names::matcher).transpose()?,
-            layers: match &targets.layers {
-                // PEFT looks at numbers of layers only beside a list of names.
-                Some(layers) if matches!(targets.names, Names::Listed(_)) => Some(layers.matcher()?),
-                _ => None,
-            },
+            layers: targets.layers.as_ref().map(Layers::matcher).transpose()?,
             rank: self.rank,
             alpha: self.alpha,
             is_rank_stabilised: self.is_rank_stabilised,

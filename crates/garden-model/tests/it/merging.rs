@@ -18,8 +18,9 @@ use std::process::Command;
 use crate::case::{Case, cases, find};
 use garden_device::{Cpu, Dtype};
 use garden_model::{
-    Adapter, Checkpoint, Config, Error, GradientCheckpointing, LoraConfig, Merge, MergeProof, MergeReport,
-    MergeSettings, Model, PackedBase, Storage, Training, prove_adapter, prove_merge, read_adapter, write_adapter,
+    Adapter, Checkpoint, Config, Error, Generator, GeneratorLimits, GradientCheckpointing, Images, LoraConfig, Merge,
+    MergeProof, MergeReport, MergeSettings, Model, PackedBase, Prompt, Sampling, Storage, Training, prove_adapter,
+    prove_merge, read_adapter, write_adapter,
 };
 use safetensors::{Dtype as FileDtype, tensor::TensorView};
 use serde_json::Value;
@@ -81,6 +82,51 @@ fn merged_weights_are_those_of_peft() {
         }
         fs::remove_dir_all(&to).unwrap();
     }
+}
+
+/// DoRA, with ranks and scales that differ between modules: what the model says, and what it is merged into (testdata/reference/recorded_dora).
+#[test]
+fn dora_answers_and_merges_as_in_peft() {
+    let (case, to) = (find("decoder_lora"), folder("dora"));
+    let recorded = crate::case::testdata().join("reference/recorded_dora");
+    let adapter = read_adapter(&recorded.join("adapter"), FAMILIES[0]).unwrap();
+    let expected = Checkpoint::open_file(&recorded.join("dora.safetensors")).unwrap();
+    let whole =
+        |name: &str| -> Vec<i32> { expected.whole_numbers(name).unwrap().iter().map(|token| *token as i32).collect() };
+    let prompts = vec![Prompt { tokens: whole("prompt"), images: Images::default() }];
+    let answer = whole("answer");
+    let says = |checkpoint: &Checkpoint, adapter: Option<&Adapter>| {
+        let (cpu, mut first) = (&mut Cpu::new(1), Vec::new());
+        let limits = GeneratorLimits::of(&prompts, answer.len());
+        let mut generator = Generator::build(cpu, &case.config, checkpoint, adapter, None, limits).unwrap();
+        let sampling = Sampling { max_new_tokens: answer.len(), has_logits: true, ..Sampling::default() };
+        let mut seen = |new: garden_model::NewToken<'_>| {
+            if first.is_empty() {
+                first = new.logits.to_vec();
+            }
+        };
+        let answers = generator.generate(cpu, prompts.clone(), &sampling, &mut seen).unwrap();
+        (answers[0].tokens.clone(), first)
+    };
+    let logits = expected.tensor("logits").unwrap().values();
+    let largest = logits.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let is_close = |found: &[f32]| logits.iter().zip(found).all(|(one, other)| (one - other).abs() < 1e-5 * largest);
+    let (tokens, first) = says(&case.checkpoint, Some(&adapter));
+    assert_eq!(tokens, answer);
+    assert!(is_close(&first));
+    merge(&case.checkpoint, &adapter, PLAIN, &to).unwrap();
+    let got = Checkpoint::open(&to).unwrap();
+    let weights: Vec<&str> = expected.names().filter(|name| name.ends_with(".weight")).collect();
+    assert_eq!(weights.len(), 8);
+    for weight in weights {
+        let (expected, got) = (expected.tensor(weight).unwrap().values(), got.tensor(weight).unwrap().values());
+        let is_same = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-6 * one.abs().max(0.05);
+        assert!(expected.iter().zip(&got).all(is_same), "{weight}");
+    }
+    let (tokens, first) = says(&got, None);
+    assert_eq!(tokens, answer);
+    assert!(is_close(&first));
+    fs::remove_dir_all(&to).unwrap();
 }
 
 /// Modules that an adapter has as a whole take the place of the base's, and the result is proven like any other.

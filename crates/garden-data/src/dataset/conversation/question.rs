@@ -51,7 +51,7 @@ impl<'a> Draft<'_, 'a> {
         lone_text: LoneText,
         has_pictures: bool,
     ) -> Result<Pair<'a>, Error> {
-        let names = object.names();
+        let names = &self.fields_there;
         let prompt = self.take_one(object, &PROMPTS)?;
         let answer = self.take_one(object, &ANSWERS)?;
         let caption = if answer.is_none() { self.take_caption(object)? } else { None };

@@ -1,9 +1,7 @@
 //! Unused fields of a row: listed, or refused with the flags that say what they mean.
 
-use super::{Draft, is_meaning, unnumbered};
-use crate::dataset::suspect::{
-    Looks, PICTURES, RECORDINGS, has_options, is_end_of, is_option, looks_like, name_looks_like,
-};
+use super::{Draft, INSTRUCTION, is_meaning, unnumbered};
+use crate::dataset::suspect::{Looks, PICTURES, RECORDINGS, is_end_of, looks_like, name_looks_like, options};
 use crate::dataset::value::{Object, Value};
 use crate::error::Error;
 use crate::template::REASONING;
@@ -62,10 +60,10 @@ impl<'a> Draft<'_, 'a> {
         let Value::Text(text) = value else { return false };
         match looks {
             Looks::Picture => self.shows(text),
-            Looks::Question | Looks::Answer | Looks::Reasoning | Looks::System | Looks::Conversation => {
+            Looks::Question | Looks::Prose | Looks::Answer | Looks::Reasoning | Looks::System | Looks::Conversation => {
                 self.messages.iter().any(|message| message.words().trim() == text.trim()) || self.is_all_of_it(text)
             }
-            Looks::Recording | Looks::Label | Looks::Rejected | Looks::Mask | Looks::History => false,
+            Looks::Recording | Looks::Missing | Looks::Label | Looks::Rejected | Looks::Mask | Looks::History => false,
         }
     }
 
@@ -87,36 +85,62 @@ impl<'a> Draft<'_, 'a> {
         of_parts.chain(self.shown.iter().cloned()).any(|shown| is_end_of(text, &shown))
     }
 
-    fn has_pictures(&self) -> bool {
-        self.has_row_pictures || self.slots.iter().any(|slot| slot.own.is_some())
-    }
-
     /// Fields of an object that look like something to learn from.
     fn suspects<'v>(&self, object: &'v Object<'a>) -> Vec<(&'v str, &'v Value<'a>, Looks)> {
-        let has_options = has_options(object);
+        let options: Vec<&str> = options(object).collect();
         let looks = |name: &str, value: &Value| {
-            let option = (has_options && is_option(name) && !value.is_empty()).then_some(Looks::Question);
-            looks_like(name, value, self.has_pictures()).or(option)
+            let option = (options.contains(&name) && !value.is_empty()).then_some(Looks::Question);
+            looks_like(name, value, self.around).or(option)
         };
         // Objects beside a conversation without placeholders are an annotation.
         let others = object.0.iter().filter(|(name, _)| name != "objects");
         others.filter_map(|(name, value)| Some((name.as_ref(), value, looks(name, value)?))).collect()
     }
 
+    /// Fields that look like pictures, unless the row shows some.
+    pub(super) fn pictures_unused(&self, object: &Object<'a>) -> Vec<String> {
+        if self.around.shows {
+            return Vec::new();
+        }
+        let pictures = self.suspects(object).into_iter().filter(|(.., looks)| *looks == Looks::Picture);
+        pictures.map(|(name, ..)| name.to_string()).collect()
+    }
+
     /// Flags by which unused fields are used or left out.
     fn ways_out(&self, inside: &str, found: &[(&str, &Value<'a>, Looks)]) -> String {
         let is_free = |looks: &Looks| match looks {
-            Looks::Picture => !self.has_pictures(),
-            Looks::Question => self.messages.iter().any(|message| message.role == "user" && message.words().is_empty()),
+            Looks::Picture => !self.around.shows,
+            Looks::Question | Looks::Prose => {
+                self.messages.iter().any(|message| message.role == "user" && message.words().is_empty())
+            }
             Looks::System => self.messages.first().is_none_or(|first| first.role != "system"),
             _ => false,
         };
         let usable = found.iter().filter(|(.., looks)| inside.is_empty() && is_free(looks));
-        let uses: Vec<String> =
+        let mut uses: Vec<String> =
             usable.filter_map(|(name, _, looks)| Some(format!("{}={name}", looks.meaning()?))).collect();
+        if inside.is_empty() && uses.is_empty() {
+            uses.extend(self.as_input(found));
+        }
         let names: Vec<String> = found.iter().map(|(name, ..)| unnumbered(&format!("{inside}{name}"))).collect();
         let without = format!("`--ignore-field {}` trains without it", quoted(&names.join(",")));
-        if uses.is_empty() { without } else { format!("`--field {}` uses it; {without}", quoted(&uses.join(","))) }
+        let used = format!("`--field {}` uses it; ", quoted(&uses.join(",")));
+        let missing = "give the path of its file as `image`; ";
+        match found.iter().any(|(.., looks)| *looks == Looks::Missing) {
+            true => format!("{missing}{without}"),
+            false if uses.is_empty() => without,
+            false => format!("{used}{without}"),
+        }
+    }
+
+    /// Meanings that put a text below the question, as Alpaca's `input` is.
+    fn as_input(&self, found: &[(&str, &Value<'a>, Looks)]) -> Option<String> {
+        let is_part = |looks: &Looks| matches!(looks, Looks::Question | Looks::Prose);
+        let mut texts = found.iter().filter(|(_, value, looks)| is_part(looks) && matches!(value, Value::Text(_)));
+        let (name, ..) = texts.next().filter(|_| texts.next().is_none())?;
+        let question = self.question.filter(|question| !self.names.gives_meaning(question))?;
+        let is_read = question == INSTRUCTION;
+        Some(if is_read { format!("input={name}") } else { format!("{INSTRUCTION}={question},input={name}") })
     }
 
     /// A hint, with the fields that might be what is missing.
@@ -124,8 +148,12 @@ impl<'a> Draft<'_, 'a> {
         let suspects = self.suspects(object);
         let mut uses: Vec<(&str, &str)> = Vec::new();
         let mut unusable = None;
-        let looks_for_pictures = (!self.has_pictures()).then_some(&Looks::Picture);
+        let looks_for_pictures = (!self.around.shows).then_some(&Looks::Picture);
         for looks in wanted.iter().chain(looks_for_pictures) {
+            // Where there are answers, a label is that of something else.
+            if *looks == Looks::Label && unusable.is_some() {
+                continue;
+            }
             let mut fitting = suspects.iter().filter(|(.., found)| found == looks);
             let usable = fitting.clone().find_map(|(name, value, _)| Some((meaning_of(*looks, value)?, name)));
             match usable {
@@ -147,7 +175,8 @@ impl<'a> Draft<'_, 'a> {
             return hint;
         }
         let is_other = |name: &&str| !is_meaning(name) && !uses.iter().any(|(_, used)| used == name);
-        let others = suspects.iter().map(|(name, ..)| *name).filter(is_other);
+        let others = suspects.iter().filter(|(.., looks)| *looks != Looks::Missing).map(|(name, ..)| *name);
+        let others = others.filter(is_other);
         let others: Vec<&str> = others.collect();
         let pairs: Vec<String> = uses.iter().map(|(meaning, name)| format!("{meaning}={name}")).collect();
         let without = match &others[..] {
@@ -160,7 +189,8 @@ impl<'a> Draft<'_, 'a> {
 
 /// The meaning that a value can have, of those that its name suggests.
 fn meaning_of(looks: Looks, value: &Value) -> Option<&'static str> {
-    let is_of_messages = |list: &[Value]| list.first().is_some_and(|first| matches!(first, Value::Object(_)));
+    let is_role = |name: &str| name == "role" || name == "from";
+    let is_of_messages = |list: &[Value]| matches!(list.first(), Some(Value::Object(Object(first))) if first.iter().any(|(name, _)| is_role(name)));
     let asks = |list: &[Value]| {
         list.iter().any(|message| {
             let Value::Object(Object(fields)) = message else { return false };
