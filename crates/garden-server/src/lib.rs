@@ -180,7 +180,8 @@ impl fmt::Display for Error {
                     }
                     FolderError::KnowsLess { unknown, later } if unknown.is_empty() => write!(
                         f,
-                        "the database `{path}/garden.db` is older than the folder: {later} files, uploads or jobs were added after it was written"
+                        "the database `{path}/garden.db` is older than the folder, which has seen {later} more change{}",
+                        if *later == 1 { "" } else { "s" }
                     ),
                     FolderError::KnowsLess { unknown, .. } => write!(
                         f,

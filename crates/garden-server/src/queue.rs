@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::follow::{Followed, newest_step};
 use crate::id::new_id;
 use crate::job::{Hold, JobFolder, JobRecord, Status, StopRequest, Wish};
-use crate::store::{Entry, NewEvent, Numbers};
+use crate::store::{Entry, NewEvent};
 
 /// Jobs that wait and that a round looks at: the first of each line (of a client, by what it waits for), and all together.
 const OF_LINE: usize = 20;
@@ -72,8 +72,8 @@ pub(crate) struct Queue {
     kept_house: Option<Instant>,
     /// Up to where the time that the server runs was counted.
     counted: Instant,
-    /// What the database was said to know.
-    numbers: Option<Numbers>,
+    /// How many changes the database was said to have seen.
+    noted_changes: Option<u64>,
 }
 
 impl Queue {
@@ -89,7 +89,7 @@ impl Queue {
             measured: None,
             kept_house: None,
             counted: Instant::now(),
-            numbers: None,
+            noted_changes: None,
         }
     }
 
@@ -105,11 +105,14 @@ impl Queue {
                 }
                 Err(error) => self.trouble("", "the queue", error.message),
             }
+            self.note_changes();
             match wakes.recv_timeout(ROUND) {
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 _ => while wakes.try_recv().is_ok() {},
             }
         }
+        // What the last requests have changed.
+        self.note_changes();
     }
 
     fn round(&mut self) -> Result<(), ApiError> {
@@ -132,7 +135,6 @@ impl Queue {
         }
         self.start_looks(&looking, &lookers);
         self.start_next()?;
-        self.note_numbers()?;
         self.keep_house()
     }
 
