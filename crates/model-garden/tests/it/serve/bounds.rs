@@ -393,13 +393,13 @@ fn what_hangs_is_cancelled_all_the_same() {
     assert_eq!(server.end_of(&deaf)["status"], json!("cancelled"));
 }
 
-/// Two looks that stand still.
+/// As many looks that stand still as a client may have: the oldest makes way.
 #[test]
 fn slow_validations_do_not_keep_others_waiting() {
-    let server = Server::start(&scratch("serve-slow-looks"), &["--patience", "4s"]);
+    let server = Server::start(&scratch("serve-slow-looks"), &["--patience", "1s"]);
     let (file, large) = (server.upload(&rows(4)), server.upload(&rows(4000)));
-    let mut slow = Vec::new();
-    for _ in 0..2 {
+    let (mut slow, mut requests) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
         let known = || -> Vec<String> {
             let listed = server.get("/v1/fine_tuning/jobs").expect(200);
             listed["data"].as_array().unwrap().iter().map(id_of).collect()
@@ -429,13 +429,18 @@ fn slow_validations_do_not_keep_others_waiting() {
             }
             assert!(Instant::now() < deadline, "no look began");
         };
-        request.join().unwrap();
+        requests.push(request);
         slow.push(id);
     }
     let quick = server.submit(&order(&file, 1));
     assert_eq!(server.end_of(&quick)["status"], json!("succeeded"));
+    requests.into_iter().for_each(|request| request.join().unwrap());
+    let events = server.get(&format!("/v1/fine_tuning/jobs/{}/events", slow[0])).text();
+    assert!(events.contains("was stopped and begins again later"), "the oldest has made way: {events}");
+    for id in &slow[1..] {
+        assert_eq!(server.job(id)["status"], json!("validating_files"), "it has not had its time, or was begun again");
+    }
     for id in slow {
-        assert_eq!(server.job(&id)["status"], json!("validating_files"), "it still waits");
         let cancel = || server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({})).expect(200);
         cancel();
         cancel();
