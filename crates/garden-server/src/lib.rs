@@ -67,6 +67,7 @@ use gate::{Keys, Peer, Rates};
 use job::JobRecord;
 use stock::{Stock, finish_deletions, take_stock};
 use store::{Store, StoreError};
+pub use tools::{NO_EPOCHS, TRACE_FACTS, ToolRefusal};
 use workers::{Kind, Workers};
 
 /// The environment variable with keys. Jobs do not get it.

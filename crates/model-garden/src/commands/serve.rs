@@ -2,6 +2,7 @@
 
 mod backup;
 pub mod job;
+pub mod tool;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The process of a job: told what to do by the job's folder, and telling what came of it there.
 
-mod hidden;
+pub mod hidden;
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;

@@ -172,3 +172,58 @@ fn jobs_get_a_named_environment_and_errors_name_no_places() {
     let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
     assert_eq!(refused["error"]["param"], json!("model_garden.recipe.batch_size"), "{refused}");
 }
+
+#[test]
+fn errors_name_parameters_and_no_flags() {
+    let data = scratch("serve-flags");
+    let server = Server::start(&data, &[]);
+    let root = repository(".").canonicalize().unwrap().display().to_string();
+    let is_clean = |text: &str| !text.contains("--") && !text.contains(&root) && !text.contains(data.to_str().unwrap());
+    let trace: String = (1..60).map(|step| format!("{step},{}\n", 5000 + 10 * step)).collect();
+    let judge =
+        |query: &str, trace: &str| server.with_headers("POST", &format!("/api/diagnose{query}"), "", trace.as_bytes());
+    let named = format!("step,rss_mib\n{trace}");
+    for (query, param) in [
+        ("?unit=parsecs", "unit"),
+        ("?memory_limit=much", "memory_limit"),
+        ("?steps_per_epoch=0", "steps_per_epoch"),
+        ("?leak_after=soon", "leak_after"),
+        ("?column=nothing", "column"),
+        ("?select=nobody", "select"),
+        ("?examples=100", "batch_size"),
+        ("?examples=100&batch_size=2&steps_per_epoch=7", "examples"),
+        ("?no_epochs=perhaps", "no_epochs"),
+    ] {
+        let refused = judge(query, &named).expect(400);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert_eq!(refused["error"]["param"], json!(param), "{refused}");
+        assert!(is_clean(message) && !message.contains("help") && message.contains(param), "{message}");
+    }
+    let refused = judge("", "a,b\n1,2\n3,4\n5,6\n").expect(400);
+    assert!(is_clean(&refused.to_string()), "{refused}");
+    // What a verdict says of settings, too: one that needs to know an epoch's length says how to pass it.
+    let verdict = judge("", &named).expect(200).to_string();
+    assert!(verdict.contains("steps_per_epoch") && is_clean(&verdict), "{verdict}");
+    judge("?no_epochs=true&leak_after=1h", &named).expect(200);
+    assert!(!judge("?steps_per_epoch=5", &named).expect(200).to_string().contains("pass steps_per_epoch"));
+    let unnamed = judge("", &format!("step,rss\n{}", trace.replace(",5", ",5000"))).text();
+    assert!(is_clean(&unnamed), "{unnamed}");
+    let check = |rows: &str| {
+        let file = server.upload(rows);
+        server.post("/api/check", &json!({"model": "tiny-model", "training_file": file}))
+    };
+    assert!(is_clean(&check(&rows(4)).expect(200).to_string()));
+    assert!(is_clean(&check("{\"messages\": []}\n").expect(200).to_string()));
+    let refused = check("not JSON\n").expect(400);
+    assert_eq!(refused["error"]["param"], json!("training_file"), "{refused}");
+    assert!(is_clean(&refused.to_string()), "{refused}");
+    // Settings of a job are spelt as they were sent.
+    let file = server.upload(&rows(4));
+    for (name, value) in [("on_long_row", json!("sing")), ("lora_r", json!(-1)), ("max_length", json!("x"))] {
+        let mut body = order(&file, 1);
+        body["model_garden"]["recipe"][name] = value;
+        let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains(name) && is_clean(message) && !message.contains(&name.replace('_', "-")), "{message}");
+    }
+}

@@ -48,7 +48,13 @@ impl Hidden {
         Hidden(places)
     }
 
-    fn paths(&self, text: &str) -> String {
+    /// The same for these places.
+    pub fn these(places: Vec<(String, String)>) -> Hidden {
+        Hidden(places)
+    }
+
+    /// A text without these places.
+    pub fn paths(&self, text: &str) -> String {
         self.0.iter().fold(text.to_string(), |text, (path, known)| text.replace(path, known))
     }
 
