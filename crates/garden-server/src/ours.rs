@@ -70,7 +70,7 @@ pub(crate) async fn trace(
 pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, headers: HeaderMap) -> Answer {
     let job = server.job(id).await?;
     let path = server.disk.job(job.id()).work_log();
-    if !path.exists() {
+    if !path.is_file() {
         return Err(ApiError::wrong_state("this job has no log yet"));
     }
     send_file(&path, "text/plain; charset=utf-8", &headers).await
@@ -108,7 +108,7 @@ pub(crate) async fn report(
     let job = server.job(id).await?;
     let folder = server.disk.job(job.id());
     let page = folder.output().join(garden_run::REPORT);
-    if job.status.is_final() && page.exists() {
+    if job.status.is_final() && page.is_file() {
         let text = server.blocking_for_long(move || Ok(garden_files::read_settings(&page))).await?;
         let text = text.map_err(|error| ApiError::internal("the report cannot be read", &error))?;
         return text_answer("text/html; charset=utf-8", text);
@@ -120,7 +120,7 @@ pub(crate) async fn report(
 
 fn trace_of(server: &Server, job: &JobRecord) -> Result<PathBuf, ApiError> {
     let path = server.disk.job(job.id()).trace();
-    match path.exists() {
+    match path.is_file() {
         true => Ok(path),
         false => {
             Err(ApiError::wrong_state("there is no trace of this job's memory: it has not run yet, or not for long"))

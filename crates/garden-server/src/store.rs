@@ -11,7 +11,7 @@ mod jobs;
 mod migrations;
 mod records;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -35,6 +35,7 @@ const CACHE: (i64, i64) = (4096, 512);
 /// The database.
 #[derive(Debug)]
 pub struct Store {
+    path: PathBuf,
     writer: Mutex<Connection>,
     readers: Vec<Mutex<Connection>>,
     /// The reader that the next one waits for when all are busy.
@@ -55,7 +56,7 @@ impl Store {
             Ok(Mutex::new(reader))
         });
         let readers = readers.collect::<Result<_, StoreError>>()?;
-        Ok(Store { writer: Mutex::new(writer), readers, next: AtomicUsize::new(0) })
+        Ok(Store { path: path.to_path_buf(), writer: Mutex::new(writer), readers, next: AtomicUsize::new(0) })
     }
 
     /// Whether there is a database of ours, whatever its version. Nothing is changed.
@@ -88,9 +89,10 @@ impl Store {
 
     /// Whether it answers; an error says why not.
     pub fn check(&self) -> Result<(), StoreError> {
-        // It reads a page of each: a number alone would not ask the file at all.
+        // It reads a page of each, and anew: what a connection has read before it does not ask the file for.
+        let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let sql = "SELECT (SELECT count(*) FROM (SELECT 1 FROM jobs LIMIT 1)) + (SELECT count(*) FROM (SELECT 1 FROM files LIMIT 1))";
-        self.read().query_row(sql, [], |_| Ok(()))?;
+        connection.query_row(sql, [], |_| Ok(()))?;
         Ok(())
     }
 

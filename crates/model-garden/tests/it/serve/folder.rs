@@ -353,6 +353,27 @@ fn a_folder_that_was_begun_is_taken() {
     Server::start(&data, &[]).get("/v1/files").expect(200);
 }
 
+/// The adapters of jobs that have one, as they are on the disk.
+fn results_of(data: &Path, jobs: &serde_json::Map<String, Value>) -> Vec<(String, Vec<u8>)> {
+    let over = jobs.iter().filter(|(_, status)| *status == "succeeded");
+    over.map(|(job, _)| {
+        (job.clone(), fs::read(data.join("jobs").join(job).join("out/adapter_model.safetensors")).unwrap())
+    })
+    .collect()
+}
+
+/// The events of each job, as the database has them; the oldest first.
+fn events_of(data: &Path) -> Option<Value> {
+    let code = "import json, sqlite3, sys
+base = sqlite3.connect('file:%s?mode=ro' % sys.argv[1], uri=True)
+events = {job: [] for job, in base.execute('SELECT id FROM jobs')}
+for job, *event in base.execute('SELECT jobs.id, events.created_at, level, message FROM events JOIN jobs ON job = jobs.seq ORDER BY events.seq'):
+    events[job].append(event)
+print(json.dumps(events))";
+    let ended = Command::new("python3").args(["-c", code]).arg(data.join("garden.db")).output().ok()?;
+    serde_json::from_slice(&ended.stdout).ok().filter(|_| ended.status.success())
+}
+
 /// The folder of 0.1.0, which has no marker: it is opened as it is, and what was under way goes on.
 #[test]
 fn the_folder_of_an_earlier_version_is_opened() {
@@ -368,6 +389,8 @@ fn the_folder_of_an_earlier_version_is_opened() {
     let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
     let jobs = expected["jobs"].as_object().unwrap();
     let before = held(&data.join("files")).1;
+    let results = results_of(&data, jobs);
+    let Some(events) = events_of(&data) else { return garden_testing::skip("python3 with sqlite3 is needed") };
     let server = Server::start(&data, &["--slots", "3"]);
     assert!(data.join("garden-server.json").exists());
     assert_eq!(held(&data.join("files")).1, before);
@@ -380,6 +403,24 @@ fn the_folder_of_an_earlier_version_is_opened() {
         if status == "paused" {
             server.post(&format!("/v1/fine_tuning/jobs/{job}/resume"), &json!({})).expect(200);
         }
+    }
+    // What is over is as it was, for whoever asks: results, their tables, and all that happened.
+    assert!(!results.is_empty(), "nothing was over");
+    for (job, result) in &results {
+        let found = server.job(job);
+        let model = found["fine_tuned_model"].as_str().unwrap();
+        assert!(server.get(&format!("/api/models/{model}/files/adapter_model.safetensors")).body == *result, "{job}");
+        let table = found["result_files"][0].as_str().unwrap();
+        let kept = fs::read_dir(data.join("files")).unwrap().flatten().map(|entry| entry.path());
+        let kept = kept.into_iter().find(|path| path.file_stem().is_some_and(|name| name == table)).unwrap();
+        assert_eq!(server.get(&format!("/v1/files/{table}/content")).body, fs::read(kept).unwrap());
+    }
+    for (job, status) in jobs.iter().filter(|(_, status)| *status == "succeeded" || *status == "failed") {
+        let listed = server.get(&format!("/v1/fine_tuning/jobs/{job}/events?limit=1000")).expect(200);
+        let listed = listed["data"].as_array().unwrap().iter().rev();
+        let found: Vec<Value> =
+            listed.map(|event| json!([event["created_at"], event["level"], event["message"]])).collect();
+        assert_eq!(json!(found), events[job], "{job}, {status}");
     }
     // Its folder and its model are in other places now; what was under way goes on, and what is over stays.
     for (job, status) in jobs {

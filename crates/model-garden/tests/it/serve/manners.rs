@@ -117,19 +117,52 @@ fn answers_carry_what_clients_and_proxies_look_for() {
     (0..25).for_each(|_| drop(server.upload("{}\n")));
     let listed = server.get("/v1/files").expect(200);
     assert_eq!((listed["data"].as_array().unwrap().len(), &listed["has_more"]), (27, &json!(false)));
-    // Health and metrics tell of every part.
+}
+
+#[test]
+fn health_and_metrics_tell_what_is() {
+    let data = scratch("serve-health");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let metric = |name: &str| -> f64 {
+        let text = server.get("/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
+    };
+    let counted = [
+        "model_garden_responses_total{class=\"2xx\"}",
+        "model_garden_responses_total{class=\"4xx\"}",
+        "model_garden_request_seconds_count",
+        "model_garden_request_seconds_bucket{le=\"+Inf\"}",
+        "model_garden_requests_total",
+        "model_garden_queue_wait_seconds_count",
+        "model_garden_jobs{status=\"succeeded\"}",
+        "model_garden_files_bytes",
+    ];
+    let read = || counted.map(metric);
+    let before = read();
+    server.upload(&rows(4));
+    (0..7).for_each(|_| drop(server.get("/v1/files/nothing")));
+    let job = server.post("/api/jobs", &json!({"command": ["true"]})).expect(200);
+    server.end_of(job["id"].as_str().unwrap());
+    let after = read();
+    let more: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    // Those that read these numbers are answered well, too, and so are those that wait for the job.
+    let read_between = counted.len() as f64;
+    assert!(more[0] >= read_between + 3.0 && more[1] == 7.0, "{more:?}");
+    assert!(more[2] >= more[0] + 7.0 - 1.0 && more[3] >= more[2] && more[4] >= more[2], "{more:?}");
+    assert!(more[5] == 1.0 && more[6] == 1.0 && more[7] >= rows(4).len() as f64, "{more:?}");
+    assert_eq!(metric("model_garden_quota_bytes"), (200_u64 << 30) as f64);
+    assert!(metric("model_garden_disk_free_bytes") > 0.0 && metric("model_garden_server_resident_bytes") > 1e6);
     let health = server.get("/health").expect(200);
     assert_eq!([&health["status"], &health["database"], &health["queue"], &health["disk"]], [&json!("ok"); 4]);
-    let metrics = server.get("/metrics").text();
-    for name in [
-        "model_garden_responses_total{class=\"4xx\"}",
-        "model_garden_request_seconds_bucket{le=\"0.005\"}",
-        "model_garden_queue_wait_seconds_count 1",
-        "model_garden_disk_free_bytes",
-        "model_garden_quota_bytes",
-    ] {
-        assert!(metrics.contains(name), "{name} is not in:\n{metrics}");
+    // A disk that has damaged the database under a server that runs.
+    for name in ["garden.db", "garden.db-wal"] {
+        let length = fs::metadata(data.join(name)).map_or(0, |found| found.len());
+        let file = fs::File::options().write(true).open(data.join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![0x5a; length as usize], 0).unwrap();
     }
+    let health = server.get("/health");
+    assert_eq!((health.status, &health.json()["database"]), (503, &json!("fails")), "{}", health.text());
 }
 
 #[test]
