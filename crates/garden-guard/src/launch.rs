@@ -215,15 +215,19 @@ pub fn own_program() -> io::Result<&'static Path> {
 
 static OWN: OnceLock<PathBuf> = OnceLock::new();
 
-/// A command for a program. Our own may have been taken away since we began, as an upgrade does for a moment: then the one that runs is started once more.
+/// A command for a program. Our own is called by its name, so that traces and lists of processes do not say where it is. It may have been taken away since we began, as an
+/// upgrade does for a moment: then the one that runs is started once more.
 pub fn command_of(program: &OsStr) -> Command {
-    let is_gone = OWN.get().is_some_and(|own| own.as_os_str() == program && !own.exists());
-    if !is_gone {
-        return Command::new(program);
-    }
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(program);
+    let Some(own) = OWN.get().filter(|own| own.as_os_str() == program) else { return Command::new(program) };
+    let mut command = Command::new(if own.exists() { own.as_path() } else { Path::new("/proc/self/exe") });
+    command.arg0(name_of(program));
     command
+}
+
+/// What a program is called: our own by its name, any other as it was given.
+pub(crate) fn name_of(program: &OsStr) -> &OsStr {
+    let own = OWN.get().filter(|own| own.as_os_str() == program);
+    own.and_then(|own| own.file_name()).unwrap_or(program)
 }
 
 /// Starts a program in a session of its own that outlives us, with this environment and nothing of ours, or else with ours; all it prints goes to a log.

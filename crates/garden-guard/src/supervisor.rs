@@ -15,7 +15,7 @@ use crate::checkpoint::{Checkpoint, Flaw};
 use crate::config::{Error, GuardConfig, Observer, OnLimit, Remark};
 use crate::fence::Fence;
 use crate::guard::{Guard, GuardSession, GuardedAttempt, Reach, Reached, Recovered};
-use crate::launch::{Ending, Launch, Notice, launch};
+use crate::launch::{Ending, Launch, Notice, launch, name_of};
 use crate::live::Live;
 use crate::policy::Pace;
 use crate::recorder::Recorder;
@@ -132,7 +132,9 @@ impl Supervisor<'_> {
     fn run(mut self, notices: Receiver<Notice>) -> Result<Summary, Error> {
         let config = self.session.config;
         // A trace that cannot be written must be known before anything runs.
-        let command = config.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let program = config.command.first().map(|program| name_of(program));
+        let words = program.into_iter().chain(config.command.iter().skip(1).map(OsString::as_os_str));
+        let command = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let (facts, origin) = (config.facts.clone(), origin(&command, config.interval));
         let created = match config.goes_on {
             true => Recorder::go_on(&config.trace, facts, &origin),

@@ -2,7 +2,7 @@
 //!
 //! The database is copied first, as it is at one moment. What it knows then gets second names in a folder beside it, within milliseconds; those are read into the
 //! archive while jobs go on, save checkpoints and delete old ones. A file that grows meanwhile is taken as far as it went. So each job's folder is at least as far as
-//! its record, which is what the queue brings together at every start. What tells of processes of this machine is left out.
+//! its record, which is what the queue brings together at every start. What is of this machine is left out.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +16,7 @@ use tar::{Archive, Builder, EntryType, Header};
 
 use crate::disk::{BACKUP, FolderError, MARKER, check_marker, check_ours, mark, marker};
 use crate::id::new_id;
+use crate::job::{DATASETS, MODELS};
 use crate::store::{Contents, Store, StoreError};
 
 /// The database in the folder and in the archive.
@@ -24,9 +25,17 @@ const DATABASE: &str = "garden.db";
 const DRAFT: &str = "garden.db.restored";
 /// Bytes of the marker that are read at most.
 const LONGEST_MARKER: u64 = 4096;
-/// Files of a job's folder that tell of processes: locks, and which process holds them.
-const OF_PROCESSES: [&str; 6] =
-    ["supervisor/lock", "supervisor/pid", "out/.guard/lock", "out/.guard/pid", "out/.guard/state.json", "out/.lock"];
+/// What of a job's folder is of this machine: locks, which process holds them, and links to models and datasets.
+const OF_THIS_MACHINE: [&str; 8] = [
+    "supervisor/lock",
+    "supervisor/pid",
+    "out/.guard/lock",
+    "out/.guard/pid",
+    "out/.guard/state.json",
+    "out/.lock",
+    MODELS,
+    DATASETS,
+];
 
 /// Why a backup cannot be made or put back.
 #[derive(Debug)]
@@ -174,7 +183,7 @@ fn link(from: &Path, to: &Path, within: &Path) -> Result<usize, BackupError> {
     for entry in entries {
         let name = entry.map_err(of_file(from))?.file_name();
         let within = within.join(&name);
-        if !OF_PROCESSES.iter().any(|known| within == Path::new(known)) {
+        if !OF_THIS_MACHINE.iter().any(|known| within == Path::new(known)) {
             missing += link(&from.join(&name), &to.join(&name), &within)?;
         }
     }

@@ -23,6 +23,8 @@ use tokio::time::Sleep;
 /// Connections at the same time, and those of one address: a proxy is one address, too.
 pub(crate) const MOST: usize = 768;
 pub(crate) const OF_ONE: usize = 512;
+/// Descriptors of the server itself: the database, folders, and what it asks our own program.
+const OWN_DESCRIPTORS: u64 = 128;
 /// How long a client may take nothing of an answer.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Milliseconds in which a new connection is expected to ask for something.
@@ -36,8 +38,12 @@ const UNSENT: u32 = 32 << 10;
 const STALLED: Duration = Duration::from_secs(2);
 
 /// All connections.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Connections(Arc<Mutex<HashMap<u64, Connection>>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Connections {
+    all: Arc<Mutex<HashMap<u64, Connection>>>,
+    most: usize,
+    of_one: usize,
+}
 
 /// One of them.
 #[derive(Clone, Debug)]
@@ -147,6 +153,13 @@ impl hyper::body::Body for Sending {
 }
 
 impl Connections {
+    /// As many as there may be with so many file descriptors: each takes one, and often one of a file. Without one for a new connection nothing could go for it.
+    pub fn new(descriptors: u64) -> Connections {
+        let most = usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(MOST);
+        let most = most.clamp(8, MOST);
+        Connections { all: Arc::default(), most, of_one: most * OF_ONE / MOST }
+    }
+
     /// A place for a new connection. Where there are too many, another one goes for it; nothing if all are at work.
     pub fn admit(&self, number: u64, address: IpAddr) -> Option<Connection> {
         let mut all = self.lock();
@@ -154,9 +167,9 @@ impl Connections {
             all.values().filter(|known| known.0.address == address).count()
         };
         let own = of_address(address, &all);
-        if own >= OF_ONE {
+        if own >= self.of_one {
             remove(&mut all, |known| known.0.address == address)?;
-        } else if all.len() >= MOST {
+        } else if all.len() >= self.most {
             remove(&mut all, |_| true).or_else(|| remove_of_largest(&mut all, own))?;
         }
         let known = Known {
@@ -184,7 +197,7 @@ impl Connections {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,6 +240,8 @@ fn remove_of_largest(all: &mut HashMap<u64, Connection>, own: usize) -> Option<(
 pub(crate) struct Moving {
     stream: TcpStream,
     connection: Connection,
+    /// How long a write may wait, and how long one still may.
+    write_timeout: Duration,
     patience: Option<Pin<Box<Sleep>>>,
     farewell: Option<Farewell>,
 }
@@ -238,12 +253,12 @@ struct Farewell {
 }
 
 impl Moving {
-    pub fn new(stream: TcpStream, connection: Connection) -> Moving {
+    pub fn new(stream: TcpStream, connection: Connection, write_timeout: Duration) -> Moving {
         let socket = SockRef::from(&stream);
         // Without these a connection is slower, or holds more memory.
         let _ = socket.set_tcp_nodelay(true);
         let _ = socket.set_tcp_notsent_lowat(UNSENT);
-        Moving { stream, connection, patience: None, farewell: None }
+        Moving { stream, connection, write_timeout, patience: None, farewell: None }
     }
 
     fn moved(&self) {
@@ -262,7 +277,8 @@ impl Moving {
         if known.stalled.load(Ordering::Relaxed) == 0 {
             known.stalled.store(known.now(), Ordering::Relaxed);
         }
-        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
+        let time = self.write_timeout;
+        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
         match patience.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -350,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_goes_for_a_new_one_and_a_busy_one_stays() {
-        let all = Connections::default();
+        let all = Connections::new(u64::MAX);
         let busy: Vec<Busy> =
             (0..OF_ONE as u64 - 1).map(|number| all.admit(number, address(1)).unwrap().busy()).collect();
         let idle = all.admit(5000, address(1)).unwrap();
@@ -372,5 +388,54 @@ mod tests {
         assert!(all.admit(7003, address(3)).is_some(), "one that has become idle goes");
         drop((busy, others, stranger));
         assert_eq!(all.count(), MOST);
+    }
+
+    #[test]
+    fn there_are_no_more_connections_than_descriptors() {
+        let bounds = |descriptors| {
+            let Connections { most, of_one, .. } = Connections::new(descriptors);
+            (most, of_one)
+        };
+        assert_eq!([bounds(u64::MAX), bounds(512), bounds(64)], [(MOST, OF_ONE), (192, 128), (8, 5)]);
+    }
+
+    /// An answer that its client does not take ends, with an error, and without what the system would keep of it; one that is taken, however late, goes on.
+    #[test]
+    fn a_write_that_waits_too_long_is_given_up() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (stream, peer) = listener.accept().await.unwrap();
+            let connection = Connections::new(u64::MAX).admit(1, peer.ip()).unwrap();
+            let mut moving = Moving::new(stream, connection.clone(), Duration::from_millis(400));
+            let piece = vec![0; 1 << 20];
+            let late = async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                let mut taken = vec![0; 32 << 20];
+                client.read_exact(&mut taken).await.unwrap();
+                client
+            };
+            let sent = async {
+                for _ in 0..32 {
+                    moving.write_all(&piece).await.unwrap();
+                }
+            };
+            let (client, ()) = tokio::join!(late, sent);
+            let began = Instant::now();
+            let given_up = loop {
+                if let Err(error) = moving.write_all(&piece).await {
+                    break error;
+                }
+            };
+            assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+            assert!(
+                (Duration::from_millis(400)..Duration::from_secs(30)).contains(&began.elapsed()),
+                "{:?}",
+                began.elapsed()
+            );
+            drop((client, moving));
+        });
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! garden-server.json   says that the folder is ours, and of which format
 //! garden.db            what is known (see store.rs)
-//! numbers.json         how many things the database knew last: an older one in its place knows fewer
+//! numbers.json         how many changes the database had seen last: an older one in its place has seen fewer
 //! allowance            bytes that jobs may still write (see garden_files::Allowance)
 //! lock                 held by the server that uses the folder
 //! incoming/            files that are not there yet; ours are removed at the start
@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{is_id, new_id};
 use crate::job::JobFolder;
-use crate::store::{FileRecord, Numbers, Store};
+use crate::store::{FileRecord, Store};
 
 /// How long the folder's lock is waited for, and how often it is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ const GONE: &str = "gone-";
 pub(crate) const LOOK: &str = "check-";
 /// The file that says that a folder is ours.
 pub(crate) const MARKER: &str = "garden-server.json";
-/// The file that says how much the database knows.
+/// The file that says how many changes the database has seen.
 const NUMBERS: &str = "numbers.json";
 /// The format of the folder.
 const FORMAT: u32 = 1;
@@ -70,6 +70,12 @@ struct Marker {
     format: u32,
 }
 
+/// What is said of the database outside of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Numbers {
+    changes: u64,
+}
+
 /// Why a folder cannot be taken.
 #[derive(Debug)]
 pub enum FolderError {
@@ -89,7 +95,7 @@ pub enum FolderError {
     KnowsLess {
         /// What it does not know.
         unknown: Vec<String>,
-        /// Files, uploads and jobs that were added after it was written, as far as that is known.
+        /// Changes that were made after it was written, as far as that is known.
         later: u64,
     },
 }
@@ -297,16 +303,17 @@ impl Disk {
         length > 0 && file.set_len(length.saturating_sub(SLICE)).is_ok()
     }
 
-    /// Says how much the database knows.
-    pub fn note_numbers(&self, numbers: Numbers) -> io::Result<()> {
-        let text = serde_json::to_string(&numbers).map_err(io::Error::other)? + "\n";
+    /// Says how many changes the database has seen. They have to be sure by then: a healthy database that had seen fewer would be refused.
+    pub fn note_changes(&self, changes: u64) -> io::Result<()> {
+        let text = serde_json::to_string(&Numbers { changes }).map_err(io::Error::other)? + "\n";
         garden_files::replace(&self.root.join(NUMBERS), text)
     }
 
-    /// How much the database knew last; nothing in a folder of an earlier version, and in one that was restored.
-    pub fn numbers(&self) -> Numbers {
+    /// How many changes the database had seen last; none in a folder of an earlier version, and in one that was restored.
+    pub fn changes(&self) -> u64 {
         let text = garden_files::read_settings(&self.root.join(NUMBERS)).ok();
-        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+        let numbers: Numbers = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        numbers.changes
     }
 
     /// What jobs may still write.

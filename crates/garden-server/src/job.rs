@@ -5,6 +5,8 @@
 //! jobs/ID/rows/               the rows, second names of the uploaded files: deleting those does not take them away; pictures that rows name are looked for here only.
 //!                             Gone when the job is over
 //! jobs/ID/adapter/            the result that it starts from, second names as well
+//! jobs/ID/models/             links to the base model, and to the folders of datasets: what works on a job does so in its folder, by places from there on, so that nothing
+//! jobs/ID/datasets/           that it writes says where the server has its things. Made anew for each start
 //! jobs/ID/findings.json       what a look at model, rows and memory found
 //! jobs/ID/supervisor/         lock and process id of whoever works on it
 //! jobs/ID/job.log             what that prints
@@ -414,6 +416,17 @@ impl JobRecord {
     }
 }
 
+/// The rows in the folder of a job, as its order names them.
+pub const ROWS: &str = "rows";
+/// What it starts from.
+pub const ADAPTER: &str = "adapter";
+/// The run's own folder.
+pub const OUTPUT: &str = "out";
+/// Links to base models.
+pub const MODELS: &str = "models";
+/// Links to folders of datasets.
+pub const DATASETS: &str = "datasets";
+
 /// The folder of a job.
 #[derive(Clone, Debug)]
 pub struct JobFolder(pub PathBuf);
@@ -426,17 +439,17 @@ impl JobFolder {
 
     /// The rows of both files, and pictures that they name.
     pub fn all_rows(&self) -> PathBuf {
-        self.0.join("rows")
+        self.0.join(ROWS)
     }
 
     /// What it starts from, if that is a result.
     pub fn adapter(&self) -> PathBuf {
-        self.0.join("adapter")
+        self.0.join(ADAPTER)
     }
 
     /// The run's own folder.
     pub fn output(&self) -> PathBuf {
-        self.0.join("out")
+        self.0.join(OUTPUT)
     }
 
     /// Whoever works on it has this folder.

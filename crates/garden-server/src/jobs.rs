@@ -250,10 +250,14 @@ pub(crate) fn add(
 /// A text with the names that settings have in requests.
 fn names_of_api(text: &str) -> String {
     let parts = text.split('`').enumerate();
-    // Every second part stands between quotes.
-    let named = parts.map(|(index, part)| match index % 2 == 1 && find_field(part).is_some() {
-        true => part.replace('-', "_"),
-        false => part.to_string(),
+    // Every second part stands between quotes, perhaps with a value behind the name.
+    let named = parts.map(|(index, part)| {
+        let (name, value) = part.split_once(' ').map_or((part, None), |(name, value)| (name, Some(value)));
+        let name = name.trim_start_matches("--");
+        match index % 2 == 1 && find_field(name).is_some() {
+            true => [Some(name.replace('-', "_").as_str()), value].into_iter().flatten().collect::<Vec<_>>().join(" "),
+            false => part.to_string(),
+        }
     });
     named.collect::<Vec<_>>().join("`")
 }

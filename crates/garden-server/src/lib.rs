@@ -58,7 +58,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-use connections::{Connections, Moving};
+use connections::{Connections, Moving, WRITE_TIMEOUT};
 
 use disk::Disk;
 pub use disk::FolderError;
@@ -67,6 +67,7 @@ use gate::{Keys, Peer, Rates};
 use job::JobRecord;
 use stock::{Stock, finish_deletions, take_stock};
 use store::{Store, StoreError};
+pub use tools::{NO_EPOCHS, TRACE_FACTS, ToolRefusal};
 use workers::{Kind, Workers};
 
 /// The environment variable with keys. Jobs do not get it.
@@ -180,7 +181,8 @@ impl fmt::Display for Error {
                     }
                     FolderError::KnowsLess { unknown, later } if unknown.is_empty() => write!(
                         f,
-                        "the database `{path}/garden.db` is older than the folder: {later} files, uploads or jobs were added after it was written"
+                        "the database `{path}/garden.db` is older than the folder, which has seen {later} more change{}",
+                        if *later == 1 { "" } else { "s" }
                     ),
                     FolderError::KnowsLess { unknown, .. } => write!(
                         f,
@@ -382,7 +384,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     if !settings.host.is_loopback() && settings.keys.is_empty() {
         return Err(Error::NoKey(settings.host));
     }
-    raise_descriptors();
+    let descriptors = raise_descriptors();
     catalogue::check_models(&settings.models, &settings.aliases).map_err(Error::Models)?;
     let folder = settings.data_dir.clone();
     let broken = |error| Error::Folder(folder.clone(), error);
@@ -406,7 +408,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         rates: Rates::default(),
         coming: AtomicU64::new(0),
         meter: meter::Meter::default(),
-        connections: Connections::default(),
+        connections: Connections::new(descriptors),
         beat: AtomicU64::new(0),
         changes: watch::Sender::new(0),
         wakes,
@@ -447,13 +449,14 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     served
 }
 
-/// As many file descriptors as the system lets us have: each connection takes one, and often a file.
-fn raise_descriptors() {
+/// As many file descriptors as the system lets us have; how many that are.
+fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limits = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limits.maximum, maximum: limits.maximum };
-    // With fewer of them connections wait for each other.
+    // With fewer of them there are fewer connections.
     let _ = setrlimit(Resource::Nofile, wanted);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Seconds since 1970.
@@ -496,7 +499,7 @@ async fn accept(server: Arc<Server>, listener: TcpListener, mut signals: Signals
         let address = peer.ip().to_canonical();
         // All of them are at work: this one has to come again.
         let Some(known) = server.connections.admit(number, address) else { continue };
-        let stream = Moving::new(stream, known.clone());
+        let stream = Moving::new(stream, known.clone(), WRITE_TIMEOUT);
         let (answering, of_request) = (TowerToHyperService::new(router.clone()), known.clone());
         let answering = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let extensions = request.extensions_mut();

@@ -29,7 +29,7 @@ use crate::job::{JobOrder, JobRecord, Status, Work};
 use crate::jobs::{Abandoned, add, answer_with, made_before, refuse_unless_commands, request_key, submission};
 use crate::places::{TRAINING, link_rows, placed_order};
 use crate::send::send_file;
-use crate::tools::{Input, Said};
+use crate::tools::{Input, NO_EPOCHS, Said, TRACE_FACTS, ToolRefusal};
 use crate::wire::{FileSpace, Gpu, Health, HealthPart, NewCheck, NewCommand, NewJob, PlanAnswer, ServerMemory, System};
 
 /// The largest trace that is judged for somebody.
@@ -70,7 +70,7 @@ pub(crate) async fn trace(
 pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, headers: HeaderMap) -> Answer {
     let job = server.job(id).await?;
     let path = server.disk.job(job.id()).work_log();
-    if !path.exists() {
+    if !path.is_file() {
         return Err(ApiError::wrong_state("this job has no log yet"));
     }
     send_file(&path, "text/plain; charset=utf-8", &headers).await
@@ -95,7 +95,7 @@ pub(crate) async fn diagnosis(
 ) -> Answer {
     let job = server.job(id).await?;
     let trace = Input::File(trace_of(&server, &job)?);
-    let said = server.tool(&client.turns(), &["diagnose", "-", "--format", "json"], trace).await?;
+    let said = server.tool(&client.turns(), &["serve-tool", "diagnose", "-", "--format", "json"], trace).await?;
     judged(said, "application/json")
 }
 
@@ -108,19 +108,19 @@ pub(crate) async fn report(
     let job = server.job(id).await?;
     let folder = server.disk.job(job.id());
     let page = folder.output().join(garden_run::REPORT);
-    if job.status.is_final() && page.exists() {
+    if job.status.is_final() && page.is_file() {
         let text = server.blocking_for_long(move || Ok(garden_files::read_settings(&page))).await?;
         let text = text.map_err(|error| ApiError::internal("the report cannot be read", &error))?;
         return text_answer("text/html; charset=utf-8", text);
     }
     let trace = Input::File(trace_of(&server, &job)?);
-    let said = server.tool(&client.turns(), &["diagnose", "-", "--format", "html"], trace).await?;
+    let said = server.tool(&client.turns(), &["serve-tool", "diagnose", "-", "--format", "html"], trace).await?;
     judged(said, "text/html; charset=utf-8")
 }
 
 fn trace_of(server: &Server, job: &JobRecord) -> Result<PathBuf, ApiError> {
     let path = server.disk.job(job.id()).trace();
-    match path.exists() {
+    match path.is_file() {
         true => Ok(path),
         false => {
             Err(ApiError::wrong_state("there is no trace of this job's memory: it has not run yet, or not for long"))
@@ -132,8 +132,17 @@ fn trace_of(server: &Server, job: &JobRecord) -> Result<PathBuf, ApiError> {
 fn judged(said: Said, kind: &'static str) -> Answer {
     match said.code {
         Some(0 | 1 | 3) => text_answer(kind, said.output),
-        Some(2) => Err(ApiError::invalid(said.error.trim().to_string())),
+        Some(2) => Err(refused(&said)),
         _ => Err(ApiError::internal("the judge did not answer", &said.error.trim())),
+    }
+}
+
+fn refused(said: &Said) -> ApiError {
+    let last = said.error.trim().lines().next_back().unwrap_or_default();
+    match serde_json::from_str(last) {
+        Ok(ToolRefusal { param: Some(param), message }) => ApiError::field(&param, message),
+        Ok(ToolRefusal { param: None, message }) => ApiError::invalid(message),
+        Err(_) => ApiError::internal("the judge did not say what is wrong", &said.error.trim()),
     }
 }
 
@@ -144,14 +153,17 @@ pub(crate) async fn diagnose(
     query: Query,
     body: Body,
 ) -> Answer {
-    let mut words = vec!["diagnose".to_string(), "-".into(), "--format".into(), "json".into()];
-    for (name, flag) in
-        [("memory_limit", "--memory-limit"), ("unit", "--unit"), ("select", "--select"), ("column", "--column")]
-    {
+    let mut words: Vec<String> = ["serve-tool", "diagnose", "-", "--format", "json"].map(str::to_string).to_vec();
+    for (name, _) in TRACE_FACTS {
         if let Some(value) = query.get(name) {
             // As one word: what begins with a dash is a value all the same.
-            words.push(format!("{flag}={value}"));
+            words.push(format!("--{}={value}", name.replace('_', "-")));
         }
+    }
+    match query.get(NO_EPOCHS) {
+        None | Some("false") => {}
+        Some("true") => words.push("--no-epochs".into()),
+        Some(_) => return Err(ApiError::field(NO_EPOCHS, format!("`{NO_EPOCHS}` has to be `true` or `false`"))),
     }
     let path = server.disk.incoming(&new_id("trace-"));
     let gone = Gone(path.clone());
@@ -209,15 +221,13 @@ pub(crate) async fn check(
             Ok((abandoned, rows, base))
         })
         .await?;
-    let words = ["check".into(), rows.display().to_string(), format!("--base-model={}", base.display())];
+    let words =
+        ["serve-tool".into(), "check".into(), rows.display().to_string(), format!("--base-model={}", base.display())];
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     words.extend(["--format", "json", "--image-paths", "inside"]);
     let said = server.tool(&client.turns(), &words, Input::None).await?;
-    // Where its folder is on our disk is nobody's business.
-    let hidden = rows.parent().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
     drop(folder);
-    let clean = |text: &str| text.replace(&hidden, "");
-    judged(Said { output: clean(&said.output), error: clean(&said.error), code: said.code }, "application/json")
+    judged(said, "application/json")
 }
 
 /// `POST /api/plan`: what would this job need, and does it fit? The body is that of a job; nothing is queued.

@@ -21,14 +21,14 @@ use garden_files::Allowance;
 use garden_guard::{Stop, ask_to_end, end_now, is_stopped, pass_stop_on, supervisor_of, unguarded};
 use garden_run::GUARD;
 
-use self::next::{Action, FolderState, Process, Waits, next};
+use self::next::{Action, FolderState, PASSING, Process, Waits, next};
 use crate::Server;
 use crate::catalogue::trains;
 use crate::error::ApiError;
 use crate::follow::{Followed, newest_step};
 use crate::id::new_id;
 use crate::job::{Hold, JobFolder, JobRecord, Status, StopRequest, Wish};
-use crate::store::{Entry, NewEvent, Numbers};
+use crate::store::{Entry, NewEvent};
 
 /// Jobs that wait and that a round looks at: the first of each line (of a client, by what it waits for), and all together.
 const OF_LINE: usize = 20;
@@ -51,6 +51,8 @@ struct Watched {
     asked: Option<(u32, Instant)>,
     killed: Option<(u32, Instant)>,
     looked: Option<Instant>,
+    /// The process that was seen without its lock, and since when.
+    passing: Option<(u32, Instant)>,
     orphaned: Option<Instant>,
     followed: Followed,
 }
@@ -60,6 +62,8 @@ pub(crate) struct Queue {
     began: Instant,
     /// Processes that this server has started, by job.
     children: HashMap<String, Child>,
+    /// Those that are not needed any more, and since when: they have done their work, and are about to end.
+    leaving: Vec<(Child, Instant)>,
     /// How those of them ended that did, until somebody asks.
     ended: HashMap<String, ExitStatus>,
     watched: HashMap<String, Watched>,
@@ -72,8 +76,8 @@ pub(crate) struct Queue {
     kept_house: Option<Instant>,
     /// Up to where the time that the server runs was counted.
     counted: Instant,
-    /// What the database was said to know.
-    numbers: Option<Numbers>,
+    /// How many changes the database was said to have seen.
+    noted_changes: Option<u64>,
 }
 
 impl Queue {
@@ -82,6 +86,7 @@ impl Queue {
             server,
             began: Instant::now(),
             children: HashMap::new(),
+            leaving: Vec::new(),
             ended: HashMap::new(),
             watched: HashMap::new(),
             troubles: HashMap::new(),
@@ -89,7 +94,7 @@ impl Queue {
             measured: None,
             kept_house: None,
             counted: Instant::now(),
-            numbers: None,
+            noted_changes: None,
         }
     }
 
@@ -105,11 +110,14 @@ impl Queue {
                 }
                 Err(error) => self.trouble("", "the queue", error.message),
             }
+            self.note_changes();
             match wakes.recv_timeout(ROUND) {
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 _ => while wakes.try_recv().is_ok() {},
             }
         }
+        // What the last requests have changed.
+        self.note_changes();
     }
 
     fn round(&mut self) -> Result<(), ApiError> {
@@ -130,9 +138,8 @@ impl Queue {
             let done = self.act(job, action);
             self.note(job, done);
         }
-        self.start_looks(&looking, &lookers);
+        self.start_looks(&looking, lookers);
         self.start_next()?;
-        self.note_numbers()?;
         self.keep_house()
     }
 
@@ -146,6 +153,12 @@ impl Queue {
                 false
             }
             Err(_) => false,
+        });
+        self.leaving.retain_mut(|(child, since)| {
+            if since.elapsed() >= PASSING {
+                end_now(child.id());
+            }
+            matches!(child.try_wait(), Ok(None))
         });
     }
 
@@ -173,6 +186,8 @@ impl Queue {
         let ids: HashSet<&str> = jobs.map(JobRecord::id).collect();
         self.watched.retain(|id, _| ids.contains(id.as_str()));
         self.ended.retain(|id, _| ids.contains(id.as_str()));
+        let left = self.children.extract_if(|id, _| !ids.contains(id.as_str()));
+        self.leaving.extend(left.map(|(_, child)| (child, Instant::now())));
     }
 
     /// What goes wrong with one job is no reason to leave the others alone; the next round tries again.
@@ -244,14 +259,24 @@ impl Queue {
             }
             _ => {}
         }
+        watched.passing = match (process, watched.passing) {
+            (Process::Starting(Some(pid)), Some((known, since))) if known == pid => Some((pid, since)),
+            (Process::Starting(Some(pid)), _) => Some((pid, Instant::now())),
+            _ => None,
+        };
         // What was asked of one process is not asked of the next.
         let of_this = |noted: Option<(u32, Instant)>| match (process, noted) {
-            (Process::Running(pid) | Process::Stopped(pid), Some((asked, at))) if asked == pid => Some(at.elapsed()),
+            (Process::Running(pid) | Process::Stopped(pid) | Process::Starting(Some(pid)), Some((asked, at)))
+                if asked == pid =>
+            {
+                Some(at.elapsed())
+            }
             _ => None,
         };
         let waits = Waits {
             asked: of_this(watched.asked),
             killed: of_this(watched.killed),
+            passing: watched.passing.map_or(Duration::ZERO, |(_, since)| since.elapsed()),
             looked: watched.looked.map_or(Duration::ZERO, |at| at.elapsed()),
             orphaned: state.orphan.and(watched.orphaned).map(|at| at.elapsed()),
             lack,

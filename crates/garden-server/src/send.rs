@@ -22,7 +22,8 @@ const BLOCK: u64 = 512;
 
 fn gone(error: std::io::Error) -> ApiError {
     match error.kind() {
-        std::io::ErrorKind::NotFound => ApiError::missing("file", "of this name"),
+        // What a command has put in its place is no file, either.
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput => ApiError::missing("file", "of this name"),
         _ => ApiError::internal("a file cannot be read", &error),
     }
 }

@@ -10,7 +10,7 @@ pub(crate) enum Stock {
     Store(StoreError),
 }
 
-/// Compares what the folder holds with what the database knows: what an operator should know of it, if anything. A database that knows less than it once did is refused, since a server
+/// Compares what the folder holds with what the database knows: what an operator should know of it, if anything. A database that has seen less than the one before it is refused, since a server
 /// that went on with it would look as if nothing were missing.
 pub(crate) fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result<Option<String>, Stock> {
     let unknown = disk.unknown(|kind, id| match kind {
@@ -32,7 +32,7 @@ pub(crate) fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result
     let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
     let names: Vec<String> = unknown.iter().map(Unknown::shown).collect();
     let some = some_of(&names, names.len());
-    let later = disk.numbers().beyond(store.numbers().map_err(Stock::Store)?);
+    let later = disk.changes().saturating_sub(store.changes().map_err(Stock::Store)?);
     if later > 0 && !sets_aside {
         return Err(Stock::Folder(FolderError::KnowsLess { unknown: names, later }));
     }

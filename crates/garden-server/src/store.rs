@@ -11,15 +11,15 @@ mod jobs;
 mod migrations;
 mod records;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, ToSql, params_from_iter};
 
 pub use records::{
-    Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Numbers, Page, PartAdded,
+    Added, Contents, Entry, EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Page, PartAdded,
     PartRecord, RequestKey, ResultRecord, StoreError, Unreadable, UploadRecord,
 };
 
@@ -35,6 +35,7 @@ const CACHE: (i64, i64) = (4096, 512);
 /// The database.
 #[derive(Debug)]
 pub struct Store {
+    path: PathBuf,
     writer: Mutex<Connection>,
     readers: Vec<Mutex<Connection>>,
     /// The reader that the next one waits for when all are busy.
@@ -42,8 +43,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database, brings it to this version's tables, or makes it.
+    /// Opens the database, brings it to this version's tables, or makes it. One that is damaged is not changed.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
+        check_whole(path)?;
         let mut writer = connect(path, CACHE.0)?;
         // What a client was told is there after a power cut, too.
         writer.pragma_update(None, "synchronous", "FULL")?;
@@ -54,7 +56,7 @@ impl Store {
             Ok(Mutex::new(reader))
         });
         let readers = readers.collect::<Result<_, StoreError>>()?;
-        Ok(Store { writer: Mutex::new(writer), readers, next: AtomicUsize::new(0) })
+        Ok(Store { path: path.to_path_buf(), writer: Mutex::new(writer), readers, next: AtomicUsize::new(0) })
     }
 
     /// Whether there is a database of ours, whatever its version. Nothing is changed.
@@ -78,20 +80,19 @@ impl Store {
         Ok(!any)
     }
 
-    /// How many files, uploads and jobs were ever added. These numbers only grow, also if what they count is deleted.
-    pub fn numbers(&self) -> Result<Numbers, StoreError> {
+    /// How many changes of files, uploads and jobs there ever were, deletions among them. The number only grows.
+    pub fn changes(&self) -> Result<u64, StoreError> {
         let connection = self.read();
-        let mut statement =
-            connection.prepare_cached("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)")?;
-        let mut last = |table: &str| statement.query_row([table], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs);
-        Ok(Numbers { files: last("files")?, uploads: last("uploads")?, jobs: last("jobs")? })
+        let mut statement = connection.prepare_cached("SELECT count FROM changes")?;
+        Ok(statement.query_row([], |row| row.get::<_, i64>(0))?.unsigned_abs())
     }
 
     /// Whether it answers; an error says why not.
     pub fn check(&self) -> Result<(), StoreError> {
-        // It reads a page of each: a number alone would not ask the file at all.
+        // It reads a page of each, and anew: what a connection has read before it does not ask the file for.
+        let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let sql = "SELECT (SELECT count(*) FROM (SELECT 1 FROM jobs LIMIT 1)) + (SELECT count(*) FROM (SELECT 1 FROM files LIMIT 1))";
-        self.read().query_row(sql, [], |_| Ok(()))?;
+        connection.query_row(sql, [], |_| Ok(()))?;
         Ok(())
     }
 
@@ -207,6 +208,29 @@ fn note_gone(connection: &Connection, table: &str, id: &str) -> Result<(), Store
         format!("INSERT OR REPLACE INTO gone (id, seq, counted_at) SELECT id, seq, {COUNT} FROM {table} WHERE id = ?");
     connection.prepare_cached(&sql)?.execute([id])?;
     Ok(())
+}
+
+/// Looks at all pages of a database, as far as there is one: one that was copied half, or that a disk has damaged, would fail later, and with what a client was told to be kept.
+fn check_whole(path: &Path) -> Result<(), StoreError> {
+    if std::fs::metadata(path).map_or(0, |found| found.len()) == 0 {
+        return Ok(());
+    }
+    let look = || -> Result<String, rusqlite::Error> {
+        // A connection that writes would put its journal into the damaged pages when it is closed.
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        connection.busy_timeout(PATIENCE)?;
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+    };
+    match look() {
+        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(problem) => Err(StoreError::Damaged(problem)),
+        Err(rusqlite::Error::SqliteFailure(failure, words))
+            if matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
+        {
+            Err(StoreError::Damaged(words.unwrap_or_else(|| failure.to_string())))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Opens the database for reading and writing.

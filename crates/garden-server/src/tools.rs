@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use garden_guard::{Brief, run_briefly};
+use serde::{Deserialize, Serialize};
 
 use crate::Server;
 use crate::error::ApiError;
@@ -14,6 +15,21 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of an answer.
 const LONGEST: u64 = 32 << 20;
 
+/// What `/api/diagnose` may be told of a trace, by the names of the API: flags of `diagnose` with `_` instead of `-`.
+pub const TRACE_FACTS: [(&str, &str); 9] = [
+    ("memory_limit", "A size, such as `16GiB`."),
+    ("unit", "The unit of the memory values, such as `MiB`."),
+    ("select", "The series to judge, of several."),
+    ("column", "The column to judge."),
+    ("examples", "Examples of an epoch; with `batch_size`."),
+    ("batch_size", "Examples per micro-batch."),
+    ("gradient_accumulation", "Micro-batches per step; with `batch_size`."),
+    ("steps_per_epoch", "Steps of an epoch, where the trace does not tell, instead of `examples`."),
+    ("leak_after", "How long growth without epochs is none, such as `30m`, or `never`."),
+];
+/// That there are no epochs at all, which is `true` or `false`.
+pub const NO_EPOCHS: &str = "no_epochs";
+
 /// What the program reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
@@ -21,6 +37,15 @@ pub(crate) enum Input {
     None,
     /// A file of ours.
     File(PathBuf),
+}
+
+/// Why it does not answer, in the API's own names: the last line of its errors, with exit code 2.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToolRefusal {
+    /// The parameter that is wrong, where it is one.
+    pub param: Option<String>,
+    /// What is wrong, in words.
+    pub message: String,
 }
 
 /// What it says.

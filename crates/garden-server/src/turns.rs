@@ -44,6 +44,24 @@ pub(crate) fn grant(running: &[Turn], waiting: &[&str], slow: Duration) -> Vec<u
     granted
 }
 
+/// How many times as long as what makes it slow a piece of work has its place in any case.
+const GUARANTEED: u32 = 15;
+
+/// Which piece of work is stopped before its end, since others wait for whom no place will come free: one that has had its time, the oldest of the client that has most. A client
+/// that has all of its own places only makes way for itself.
+pub(crate) fn give_way(running: &[Turn], waiting: &[&str], slow: Duration) -> Option<usize> {
+    let is_moving = running.iter().filter(|turn| turn.age < slow).count() >= QUICK;
+    if is_moving || waiting.is_empty() || !grant(running, waiting, slow).is_empty() {
+        return None;
+    }
+    let count = |owner: &str| running.iter().filter(|turn| turn.owner == owner).count();
+    let is_full_for_others = waiting.iter().any(|owner| count(owner) < OF_ONE);
+    let may_go =
+        |turn: &Turn| turn.age >= slow * GUARANTEED && (is_full_for_others || waiting.contains(&turn.owner.as_str()));
+    let old = running.iter().enumerate().filter(|(_, turn)| may_go(turn));
+    old.max_by_key(|(_, turn)| (count(&turn.owner), turn.age)).map(|(index, _)| index)
+}
+
 /// Requests that may wait for their turns, and for how long.
 const MOST_WAITING: usize = 256;
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
@@ -168,6 +186,32 @@ mod tests {
         ];
         for (running, waiting, expected) in table {
             assert_eq!(grant(&turns(running), waiting, Duration::from_secs(20)), *expected, "{running:?}, {waiting:?}");
+        }
+    }
+
+    #[test]
+    fn what_hangs_makes_way_for_those_that_wait() {
+        type Row<'a> = (&'a str, &'a [(&'a str, u64)], &'a [&'a str], Option<usize>);
+        let five = [("a", 400), ("a", 500), ("a", 301), ("a", 302), ("a", 303)];
+        let young = [("a", 299), ("a", 299), ("a", 299), ("a", 299), ("a", 299)];
+        let eight = [&five[..], &[("b", 900), ("b", 800), ("b", 700)]].concat();
+        let all_young = [&young[..], &[("b", 90), ("b", 80), ("b", 70)]].concat();
+        let of_both = [&young[..], &[("b", 900), ("b", 800), ("b", 700)]].concat();
+        let two_quick = [&five[..], &[("b", 1), ("c", 2)]].concat();
+        let table: &[Row<'_>] = &[
+            ("nobody waits", &five, &[], None),
+            ("its sixth waits: the oldest goes", &five, &["a"], Some(1)),
+            ("there is a place for the other one", &five, &["a", "b"], None),
+            ("all places: of the client that has most", &eight, &["c"], Some(1)),
+            ("all places, and its sixth", &eight, &["a"], Some(1)),
+            ("its own have not had their time", &young, &["a"], None),
+            ("none has had its time", &all_young, &["c"], None),
+            ("only another client's have", &of_both, &["c"], Some(5)),
+            ("those are not its own", &of_both, &["a"], None),
+            ("a place comes free", &two_quick, &["d"], None),
+        ];
+        for (name, running, waiting, expected) in table {
+            assert_eq!(give_way(&turns(running), waiting, Duration::from_secs(20)), *expected, "{name}");
         }
     }
 }

@@ -201,6 +201,16 @@ impl std::error::Error for Error {
 }
 
 impl Error {
+    /// The setting that would help or is wrong.
+    pub fn setting(&self) -> Option<&'static str> {
+        match self {
+            Error::NoMemoryColumn { .. } | Error::NoSuchColumn { .. } => Some("column"),
+            Error::AmbiguousUnit { .. } => Some("unit"),
+            Error::Several { .. } | Error::NoSuchSeries { .. } => Some("select"),
+            _ => None,
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {

@@ -31,7 +31,7 @@ pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Picture, Plan};
 use serve::SERVE_HELP;
-pub use serve::{Serve, ServeAction, ServeBackup, ServeJob};
+pub use serve::{Serve, ServeAction, ServeBackup, ServeJob, ServeTool};
 use train::{DEMO_HELP, REPORT_HELP, TRAIN_HELP};
 pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
 use watch::{MONITOR_HELP, RUN_HELP};
@@ -194,6 +194,10 @@ pub enum Command {
     /// Process of a job, started by `serve`.
     #[command(hide = true)]
     ServeJob(ServeJob),
+
+    /// Process that reads what a client has sent, started by `serve`.
+    #[command(hide = true)]
+    ServeTool(ServeTool),
 
     /// Training process, started by `train-vision`.
     #[command(hide = true)]

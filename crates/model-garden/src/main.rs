@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::ServeJob(arguments) => commands::serve::job::run(arguments, &printer),
+        Command::ServeTool(arguments) => commands::serve::tool::run(arguments, &printer),
         Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
         Command::Devices(arguments) => commands::devices::run(arguments, &printer),

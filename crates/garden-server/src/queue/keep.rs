@@ -67,14 +67,14 @@ impl Queue {
         done.and(Ok(self.server.store.shrink()?))
     }
 
-    /// Says outside of the database what it knows by now, so that an older one in its place is noticed.
-    pub(super) fn note_numbers(&mut self) -> Result<(), ApiError> {
-        let numbers = self.server.store.numbers()?;
+    /// Says outside of the database how many changes it has seen, so that an older one in its place is noticed. A kill before that leaves a lower number, never a higher one, and
+    /// however many requests come it is written once a round.
+    pub(super) fn note_changes(&mut self) {
+        let Ok(changes) = self.server.store.changes() else { return };
         // What cannot be written now is in the next round.
-        if self.numbers != Some(numbers) && self.server.disk.note_numbers(numbers).is_ok() {
-            self.numbers = Some(numbers);
+        if self.noted_changes != Some(changes) && self.server.disk.note_changes(changes).is_ok() {
+            self.noted_changes = Some(changes);
         }
-        Ok(())
     }
 
     /// Deletes jobs that have been over since before a moment of the server's count. What a model was made of goes, the model itself stays: that is deleted by name.

@@ -17,6 +17,8 @@ const CANCELLED_ORPHAN: Duration = Duration::from_secs(10);
 /// How long a job may take to end when it is cancelled, and when it shall save first.
 const CANCEL: Duration = Duration::from_secs(60);
 const SAVE: Duration = Duration::from_secs(900);
+/// How long a process may take until it holds its lock, and until it is gone once it has given it back.
+pub(super) const PASSING: Duration = Duration::from_secs(60);
 
 /// The process that works on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(super) struct Waits {
     pub asked: Option<Duration>,
     /// Since it was killed.
     pub killed: Option<Duration>,
+    /// Since it was first seen without its lock, if it is.
+    pub passing: Duration,
     /// Since the look at its files began.
     pub looked: Duration,
     /// Since its program was seen without a guard.
@@ -109,6 +113,13 @@ pub(super) enum Why {
 /// What comes next.
 pub(super) fn next(job: &JobRecord, folder: &FolderState, process: Process, waits: &Waits) -> Action {
     match job.status {
+        // What it has found is taken before its end is waited for.
+        Status::ValidatingFiles | Status::Running if folder.findings.is_none() && waits.passing >= PASSING => {
+            match (process, waits.killed) {
+                (Process::Starting(Some(pid)), None) => Action::Kill(pid),
+                _ => Action::Nothing,
+            }
+        }
         Status::ValidatingFiles => look(job, folder, process, waits),
         Status::Running => work(job, folder, process, waits),
         // What was wished while it changed its place.
@@ -130,7 +141,7 @@ fn end(job: &JobRecord, process: Process, waits: &Waits) -> Action {
     let pid = match process {
         Process::Running(pid) | Process::Stopped(pid) => pid,
         // It does not listen yet: only who does not want to wait ends it.
-        Process::Starting(Some(pid)) if job.is_forced => return Action::Kill(pid),
+        Process::Starting(Some(pid)) if job.is_forced && waits.killed.is_none() => return Action::Kill(pid),
         Process::Starting(_) | Process::None => return Action::Nothing,
     };
     let patience = if job.wish == Wish::Cancel { CANCEL } else { SAVE };

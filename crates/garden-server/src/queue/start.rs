@@ -1,15 +1,15 @@
 //! What starts a job: looks at files whose turn it is, and jobs that have room.
 
 use std::ffi::OsString;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use garden_files::folder_bytes;
-use garden_guard::start_in_background;
+use garden_guard::{end_now, start_in_background};
 use garden_memory::Bytes;
 
-use super::next::{Action, FolderState, Process, Waits, next};
+use super::next::{Action, FolderState, MOST_LOOKS, PASSING, Process, Waits, next};
 use super::place::{Free, GpuMemory, Need, Waiting, place};
-use super::{LEAST_FREE, Queue, lack_words};
+use super::{LEAST_FREE, Queue, Watched, lack_words};
 use crate::error::ApiError;
 use crate::follow::newest_step;
 use crate::job::{Hold, JobError, JobRecord, Status, Wish, Work};
@@ -33,21 +33,51 @@ pub(super) enum Task {
 
 impl Queue {
     /// Starts looks at files of jobs whose turn it is.
-    pub(super) fn start_looks(&mut self, looking: &[JobRecord], waiting: &[&JobRecord]) {
-        let running: Vec<Turn> = looking
-            .iter()
-            .filter(|job| waiting.iter().all(|other| other.id() != job.id()))
+    pub(super) fn start_looks(&mut self, looking: &[JobRecord], mut waiting: Vec<&JobRecord>) {
+        // One that was stopped for others comes behind them.
+        waiting.sort_by_key(|job| job.starts);
+        let running = looking.iter().filter(|job| waiting.iter().all(|other| other.id() != job.id()));
+        let (running, turns): (Vec<&JobRecord>, Vec<Turn>) = running
             .filter_map(|job| {
                 let began = self.watched.get(job.id())?.looked?;
-                Some(Turn { owner: job.owner.clone(), age: began.elapsed() })
+                Some((job, Turn { owner: job.owner.clone(), age: began.elapsed() }))
             })
-            .collect();
+            .unzip();
         let owners: Vec<&str> = waiting.iter().map(|job| job.owner.as_str()).collect();
-        for index in turns::grant(&running, &owners, self.server.settings.patience) {
+        let patience = self.server.settings.patience;
+        for index in turns::grant(&turns, &owners, patience) {
             let job = waiting[index];
             let started = self.start_look(job);
             self.note(job, started);
         }
+        // One that was killed leaves its place at once, unless the system keeps it.
+        let is_leaving = |job: &&JobRecord| {
+            let killed = self.watched.get(job.id()).and_then(|watched| watched.killed);
+            killed.is_some_and(|(_, at)| at.elapsed() < PASSING)
+        };
+        if running.iter().any(is_leaving) {
+            return;
+        }
+        if let Some(index) = turns::give_way(&turns, &owners, patience) {
+            let stopped = self.stop_look(running[index], turns[index].age);
+            self.note(running[index], stopped);
+        }
+    }
+
+    /// Stops a look that has had its time, since others wait. It begins again behind them, or is over if that did not help often enough.
+    fn stop_look(&mut self, job: &JobRecord, age: Duration) -> Result<(), ApiError> {
+        let (Process::Running(pid) | Process::Stopped(pid) | Process::Starting(Some(pid))) = self.process(job) else {
+            return Ok(());
+        };
+        end_now(pid);
+        let taken = format!("checking its files had taken {} s, and others waited", age.as_secs());
+        if job.starts >= MOST_LOOKS {
+            let message = format!("{taken}; it was begun {MOST_LOOKS} times");
+            return self.fail(job, JobError { code: "validation_timeout".into(), message, param: None });
+        }
+        self.watched.entry(job.id().to_string()).or_default().killed = Some((pid, Instant::now()));
+        let words = format!("The look at its files was stopped and begins again later: {taken}.");
+        self.note_once(job, &format!("gave-way:{}", job.starts), &words)
     }
 
     pub(super) fn start_look(&mut self, job: &JobRecord) -> Result<(), ApiError> {
@@ -77,7 +107,8 @@ impl Queue {
             })?;
             return started;
         }
-        self.watched.entry(job.id().to_string()).or_default().looked = Some(Instant::now());
+        // What was asked of an earlier process is over.
+        self.watched.insert(job.id().to_string(), Watched { looked: Some(Instant::now()), ..Watched::default() });
         Ok(())
     }
 
@@ -236,7 +267,8 @@ impl Queue {
         let child =
             start_in_background(&self.server.settings.program, &words, Some(&environment), log).map_err(failed)?;
         self.ended.remove(job.id());
-        self.children.insert(job.id().to_string(), child);
+        let earlier = self.children.insert(job.id().to_string(), child);
+        self.leaving.extend(earlier.map(|child| (child, Instant::now())));
         self.server.changed();
         Ok(())
     }

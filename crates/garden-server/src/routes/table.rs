@@ -4,6 +4,7 @@ use super::Route;
 use crate::answer::PAGE;
 use crate::openapi::Refusal::{Busy, Invalid, Missing, NoSpace, OtherBody};
 use crate::openapi::{Operation, Parameter};
+use crate::tools::{NO_EPOCHS, TRACE_FACTS};
 use crate::wire::{
     All, Check, Checkpoint, DeletedFile, DeletedJob, DeletedModel, Diagnosis, Document, Event, EventAfter, File,
     Health, IdempotencyKey, Job, Live, MetadataQuery, Model, ModelFile, NewCheck, NewCommand, NewFile, NewJob, NewPart,
@@ -236,18 +237,15 @@ fn own_jobs() -> Vec<Route> {
 }
 
 fn tools() -> Vec<Route> {
-    let trace = [
-        Parameter::query::<Text>("memory_limit", "A size, such as `16GiB`."),
-        Parameter::query::<Text>("unit", "The unit of the memory values, such as `MiB`."),
-        Parameter::query::<Text>("select", "The series to judge, of several."),
-        Parameter::query::<Text>("column", "The column to judge."),
-    ];
+    let facts = TRACE_FACTS.map(|(name, about)| Parameter::query::<Text>(name, about));
+    let no_epochs = Parameter::query::<bool>(NO_EPOCHS, "Whether its data never comes again.");
     vec![
         Route::at("/api/diagnose").post(
             ours::diagnose,
             Operation::of("diagnose", "Judge a trace of memory")
                 .gives::<Diagnosis>("The verdict.")
-                .with(trace)
+                .with(facts)
+                .with([no_epochs])
                 .takes_text("step,rss_mib\n1,5012\n2,5020\n3,5021\n4,5021\n5,5022\n")
                 .may(&[Busy, NoSpace]),
         ),

@@ -5,7 +5,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::StoreError;
 
 /// Step N brings version N to version N + 1. A step that was released never changes again.
-const STEPS: [&str; 4] = [FIRST, SECOND, THIRD, FOURTH];
+const STEPS: [&str; 5] = [FIRST, SECOND, THIRD, FOURTH, FIFTH];
 
 /// The version of the tables.
 pub(super) const VERSION: i64 = STEPS.len() as i64;
@@ -90,6 +90,21 @@ ALTER TABLE requests RENAME COLUMN created_at TO counted_at;
 UPDATE requests SET counted_at = (SELECT seconds FROM clock);
 ALTER TABLE gone RENAME COLUMN at TO counted_at;
 UPDATE gone SET counted_at = (SELECT seconds FROM clock);
+";
+
+/// Changes are counted in the transactions that make them, so that an older copy of the database is known by its lower count. Not counted is what the server finds again by
+/// itself: events, which are in the logs of jobs, sizes, and the time that it has run.
+const FIFTH: &str = "
+CREATE TABLE changes (count INTEGER NOT NULL);
+INSERT INTO changes SELECT COALESCE(SUM(seq), 0) FROM sqlite_sequence WHERE name IN ('files', 'uploads', 'jobs');
+CREATE TRIGGER file_added AFTER INSERT ON files BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER file_deleted AFTER DELETE ON files BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER upload_added AFTER INSERT ON uploads BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER upload_ended AFTER UPDATE OF status ON uploads BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER part_added AFTER INSERT ON parts BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER job_added AFTER INSERT ON jobs BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER job_changed AFTER UPDATE OF record ON jobs BEGIN UPDATE changes SET count = count + 1; END;
+CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN UPDATE changes SET count = count + 1; END;
 ";
 
 /// `PRAGMA auto_vacuum`: pages go back to the disk when they are asked to.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Why the database cannot be used.
@@ -18,6 +17,8 @@ pub enum StoreError {
     NoSuchPlace,
     /// It is of a newer version of this program.
     Newer(i64),
+    /// It is not whole: what is wrong with it first.
+    Damaged(String),
 }
 
 impl std::fmt::Display for StoreError {
@@ -32,6 +33,7 @@ impl std::fmt::Display for StoreError {
             StoreError::Newer(version) => {
                 write!(f, "it was written by a newer version of model-garden (tables of version {version})")
             }
+            StoreError::Damaged(problem) => write!(f, "it is damaged: {problem}"),
         }
     }
 }
@@ -83,25 +85,6 @@ pub struct ResultRecord {
     pub base: String,
     /// When it was made.
     pub created_at: i64,
-}
-
-/// How many of each were ever added.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Numbers {
-    /// Files.
-    pub files: u64,
-    /// Uploads in parts.
-    pub uploads: u64,
-    /// Jobs.
-    pub jobs: u64,
-}
-
-impl Numbers {
-    /// By how many these are more than others.
-    pub fn beyond(self, other: Numbers) -> u64 {
-        let more = [(self.files, other.files), (self.uploads, other.uploads), (self.jobs, other.jobs)];
-        more.iter().map(|(one, other)| one.saturating_sub(*other)).sum()
-    }
 }
 
 /// Names of what a database knows.

@@ -326,6 +326,7 @@ fn tables_of_the_first_version_are_brought_up() {
     old.execute(insert, params!["young", 3600]).unwrap();
     drop(old);
     let store = Store::open(&path).unwrap();
+    assert_eq!(store.changes().unwrap(), 4, "what was added before is counted");
     assert_eq!(store.count_time(0).unwrap(), 0);
     assert_eq!(store.kept_before(1, 9).unwrap()[0].id(), "a", "its time begins with the first start");
     let expired = |seconds| -> Vec<String> {
@@ -353,6 +354,88 @@ fn tables_of_the_first_version_are_brought_up() {
     assert!(length() < full / 4, "{} of {full} bytes are left", length());
     // A copy has all of it, and is a database of its own.
     assert_eq!(Store::copy(&path, &fresh.folder.join("copy.db")).unwrap().jobs, ["a", "b"]);
+    assert!(Store::open(&fresh.folder.join("copy.db")).unwrap().job("a").unwrap().is_some());
+}
+
+#[test]
+fn every_change_that_nothing_else_tells_of_is_counted() {
+    let fresh = Fresh::new("changes");
+    let store = &fresh.store;
+    let mut last = store.changes().unwrap();
+    let mut grows = |what: &str| {
+        let now = store.changes().unwrap();
+        assert!(now > last, "{what} is not counted");
+        last = now;
+    };
+    store.add_file(&file("a", "vision", None), u64::MAX).unwrap();
+    grows("a file");
+    let upload = UploadRecord {
+        id: "u".into(),
+        bytes: 1,
+        created_at: 1,
+        filename: "a".into(),
+        purpose: "vision".into(),
+        expires_at: 9,
+        status: "pending".into(),
+        file: None,
+        file_expires_after: None,
+    };
+    store.add_upload(&upload).unwrap();
+    grows("an upload");
+    store.add_part(&PartRecord { id: "p".into(), upload: "u".into(), bytes: 1, created_at: 1 }, u64::MAX).unwrap();
+    grows("a part");
+    store.end_upload("u", "cancelled", None).unwrap();
+    grows("an upload's end");
+    store.add_job(&job("j", Status::Queued, 0), &[], None).unwrap();
+    grows("a job");
+    store
+        .change_job("j", 1, |job| {
+            job.status = Status::Cancelled;
+            Some(Vec::new())
+        })
+        .unwrap();
+    grows("a job's end");
+    assert!(store.delete_file("a").unwrap());
+    grows("a file's deletion");
+    assert!(store.delete_job("j").unwrap());
+    grows("a job's deletion");
+    // What a round of the queue writes changes nothing that would be noted again each time.
+    store.add_job(&job("k", Status::Running, 0), &[], None).unwrap();
+    let before = store.changes().unwrap();
+    store.note_disk("k", Some(7)).unwrap();
+    store.count_time(60).unwrap();
+    store.add_events("k", 1, &[NewEvent::of("step:1", "x")]).unwrap();
+    assert_eq!(store.changes().unwrap(), before);
+}
+
+#[test]
+fn a_damaged_database_is_refused_and_not_changed() {
+    let fresh = Fresh::new("damaged");
+    let records: Vec<NewEvent> = (0..2000).map(|number| NewEvent::of(format!("{number}"), "x".repeat(200))).collect();
+    fresh.store.add_job(&job("a", Status::Running, 0), &records, None).unwrap();
+    fresh.store.write().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let whole = std::fs::read(fresh.path()).unwrap();
+    let (length, third) = (whole.len(), whole.len() / 3);
+    let zeros = |from: usize| [&whole[..from], &vec![0; length - from]].concat();
+    let garbage: Vec<u8> = (0..third).map(|at| (at * 131 + at / 7) as u8).collect();
+    let table = [
+        ("truncated to pages", whole[..(length / 2 / 4096) * 4096].to_vec()),
+        ("truncated", whole[..length / 2 + 77].to_vec()),
+        ("its last page is cut", whole[..length - 1000].to_vec()),
+        ("its end is zeros", zeros(length / 2)),
+        ("all of it is zeros", zeros(0)),
+        ("garbage in the middle", [&whole[..third], &garbage, &whole[2 * third..]].concat()),
+        ("garbage at the start", [&garbage, &whole[third..]].concat()),
+    ];
+    for (name, bytes) in table {
+        let path = fresh.folder.join("copy.db");
+        std::fs::write(&path, &bytes).unwrap();
+        let refused = Store::open(&path);
+        assert!(matches!(refused, Err(StoreError::Damaged(_))), "{name}: {refused:?}");
+        drop(refused);
+        assert!(std::fs::read(&path).unwrap() == bytes, "{name}: it was changed");
+    }
+    std::fs::write(fresh.folder.join("copy.db"), &whole).unwrap();
     assert!(Store::open(&fresh.folder.join("copy.db")).unwrap().job("a").unwrap().is_some());
 }
 

@@ -1,5 +1,6 @@
 //! Arguments of `serve`.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -143,6 +144,14 @@ fn alias(text: &str) -> Result<(String, String), String> {
         Some((name, model)) if !name.is_empty() && !model.is_empty() => Ok((name.to_string(), model.to_string())),
         _ => Err("an alias is NAME=MODEL".to_string()),
     }
+}
+
+/// Arguments of a process that answers for a request.
+#[derive(Debug, Args)]
+pub struct ServeTool {
+    /// The words of `diagnose` or `check`.
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 /// Arguments of the process of a job.

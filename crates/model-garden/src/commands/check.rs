@@ -60,7 +60,17 @@ impl Memory {
 
 /// Runs the command.
 pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
-    let (config, processor) = open_model(arguments)?;
+    let (text, outcome) = look(arguments, open_model(arguments)?, printer)?;
+    printer.out(&text)?;
+    Ok(outcome)
+}
+
+/// Looks at the rows for an opened model; what there is to say of them.
+pub fn look(
+    arguments: &cli::Check,
+    (config, processor): (Config, Processor),
+    printer: &Printer,
+) -> Result<(String, Outcome), Failure> {
     let recipe = recipe(arguments)?;
     let dataset = recipe.rows(&arguments.split).dataset().map_err(|error| Failure {
         what: format!("cannot use {}", super::datasets_named(&arguments.datasets)),
@@ -95,11 +105,11 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
         false => None,
     };
     let checked = Checked { arguments, dataset: &dataset, datasets, survey, memory, steps, step_time };
-    printer.out(&match arguments.printed.is_json() {
+    let text = match arguments.printed.is_json() {
         true => format!("{:#}\n", json::value(&checked)),
         false => text::write(&checked),
-    })?;
-    Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
+    };
+    Ok((text, if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine }))
 }
 
 /// What each dataset contributes. With weights, the largest micro-batch is that of the mixture.
@@ -167,7 +177,8 @@ fn step_time(
     Ok(StepTime::try_measure(config, recipe, device, usual, Some(steps), printer))
 }
 
-fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
+/// Opens what the rows are looked at for.
+pub fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     let folder = &super::folder_of(&arguments.model)?;
     let failed = |error: &dyn Advised| {
         let failure = Failure::of(format!("cannot use `{}`", folder.display()), error);

@@ -12,21 +12,8 @@ use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Runs the command.
 pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
-    let options = ReadOptions {
-        column: arguments.column.clone(),
-        unit: arguments.unit,
-        select: arguments.select.clone(),
-        machine: arguments.facts.memory_limit.or(garden_probe::memory_limit()),
-    };
-    let question = Question {
-        facts: RunFacts::from(&arguments.facts),
-        only: arguments.column.is_some().then_some(Quantity::Rss),
-        stability: arguments.gate.stability(),
-        no_epochs: arguments.no_epochs,
-        leak_after: arguments.leak_after,
-    };
-    let read = read_series(&arguments.trace, &options, "diagnose")?;
-    let Some(judged) = judge_series(read, &question) else { return Ok(Outcome::NotEnoughData) };
+    let read = read_series(&arguments.trace, &options(arguments), "diagnose")?;
+    let Some(judged) = judge_series(read, &question(arguments)) else { return Ok(Outcome::NotEnoughData) };
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
     let columns = if arguments.output.is_none() { printer.columns() } else { MOST_COLUMNS };
     let text = render(&judged, &title(&arguments.trace), arguments.format, style, columns, Vec::new());
@@ -35,4 +22,25 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
         None => printer.out(&text)?,
     }
     Ok(outcome(&judged))
+}
+
+/// How the trace is to be read.
+pub fn options(arguments: &cli::Diagnose) -> ReadOptions {
+    ReadOptions {
+        column: arguments.column.clone(),
+        unit: arguments.unit,
+        select: arguments.select.clone(),
+        machine: arguments.facts.memory_limit.or(garden_probe::memory_limit()),
+    }
+}
+
+/// What is to be found out.
+pub fn question(arguments: &cli::Diagnose) -> Question {
+    Question {
+        facts: RunFacts::from(&arguments.facts),
+        only: arguments.column.is_some().then_some(Quantity::Rss),
+        stability: arguments.gate.stability(),
+        no_epochs: arguments.no_epochs,
+        leak_after: arguments.leak_after,
+    }
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 pub mod job;
+pub mod tool;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,6 +103,10 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
                 Some("choose a --data-dir that is on one file system with hard links, with all folders in it".into())
             }
             Error::Database(_, StoreError::Newer(_)) => Some("use that version, or another --data-dir".into()),
+            Error::Database(_, StoreError::Damaged(_)) => Some(
+                "copy the newest `garden.db` that you have again, as a whole, with the `garden.db-wal` that belongs to it and no other; or put back the newest backup (serve restore) into a new folder. No job and no file was touched"
+                    .into(),
+            ),
             Error::Database(..) => {
                 Some("put back the newest backup (serve restore) into a new folder, or choose another --data-dir".into())
             }

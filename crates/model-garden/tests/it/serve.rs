@@ -6,6 +6,7 @@ mod bounds;
 mod folder;
 mod manners;
 mod moving;
+mod places;
 mod queue;
 
 use std::io::{Read, Write};

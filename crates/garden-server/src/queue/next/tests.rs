@@ -55,6 +55,30 @@ fn a_process_is_asked_then_killed() {
     for (name, job, process, waits, expected) in table {
         assert_eq!(next(&job, &folder, process, &waits), expected, "{name}");
     }
+    // One that does not come to its lock, or does not end without it.
+    let passing = |seconds| Waits { passing: Duration::from_secs(seconds), ..none };
+    let was_killed = Waits { killed: Some(Duration::ZERO), ..passing(60) };
+    let looking = |wish| job(Status::ValidatingFiles, wish);
+    let table = [
+        ("it begins", running(Wish::GoOn), Starting(Some(7)), passing(59), Action::Nothing),
+        ("it does not begin", running(Wish::GoOn), Starting(Some(7)), passing(60), Action::Kill(7)),
+        ("it was killed", running(Wish::GoOn), Starting(Some(7)), was_killed, Action::Nothing),
+        ("it begins, cancelled", running(Wish::Cancel), Starting(Some(7)), passing(59), Action::Nothing),
+        ("it does not begin, cancelled", running(Wish::Cancel), Starting(Some(7)), passing(60), Action::Kill(7)),
+        ("it does not begin, paused", running(Wish::Pause), Starting(Some(7)), passing(60), Action::Kill(7)),
+        ("killed, cancelled twice", forced(running(Wish::Cancel)), Starting(Some(7)), was_killed, Action::Nothing),
+        ("a look begins", looking(Wish::GoOn), Starting(Some(7)), passing(59), Action::Nothing),
+        ("a look does not begin", looking(Wish::GoOn), Starting(Some(7)), passing(60), Action::Kill(7)),
+        ("a look does not begin, cancelled", looking(Wish::Cancel), Starting(Some(7)), passing(60), Action::Kill(7)),
+        ("a look was killed", looking(Wish::GoOn), Starting(Some(7)), was_killed, Action::Nothing),
+        ("of an earlier server", running(Wish::GoOn), Starting(None), passing(60), Action::Nothing),
+    ];
+    for (name, job, process, waits, expected) in table {
+        assert_eq!(next(&job, &folder, process, &waits), expected, "{name}");
+    }
+    let found = FolderState { findings: Some(Findings::default()), ..FolderState::default() };
+    let told = next(&looking(Wish::GoOn), &found, Starting(Some(7)), &passing(60));
+    assert!(matches!(told, Action::Queue(_)), "{told:?}");
     let gone = next(&job(Status::ValidatingFiles, Wish::Cancel), &folder, Gone, &none);
     assert!(matches!(gone, Action::Cancel(_)));
 }

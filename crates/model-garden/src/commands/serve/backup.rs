@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use garden_memory::Bytes;
@@ -32,12 +33,18 @@ pub fn backup(arguments: &cli::ServeBackup, printer: &Printer) -> Result<Outcome
     Ok(Outcome::Fine)
 }
 
+/// Rows, models and records of clients are nobody else's business in a backup, either.
+const OWNER_ONLY: u32 = 0o600;
+
 /// The file is there as a whole or not at all.
 fn to_file(folder: &Path, file: &Path) -> Result<BackedUp, Failure> {
     let draft = garden_files::draft_of(file);
     let of_file = |error: io::Error| Failure::new(format!("cannot write `{}`", file.display()), &error, None);
+    // What an earlier process of this number has left would keep its mode.
+    drop(fs::remove_file(&draft));
     let write = || -> Result<BackedUp, Failure> {
-        let mut out = BufWriter::new(File::create(&draft).map_err(of_file)?);
+        let opened = File::options().write(true).create_new(true).mode(OWNER_ONLY).open(&draft);
+        let mut out = BufWriter::new(opened.map_err(of_file)?);
         let backed = garden_server::backup::backup(folder, &mut out).map_err(|error| failure(&error))?;
         out.flush().map_err(of_file)?;
         out.get_ref().sync_all().map_err(of_file)?;

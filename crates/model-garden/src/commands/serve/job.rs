@@ -1,6 +1,6 @@
 //! The process of a job: told what to do by the job's folder, and telling what came of it there.
 
-mod hidden;
+pub mod hidden;
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use garden_guard::{Outcome as End, REQUEUE, StateFolder, Summary};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
 use garden_server::fetch::{FetchLimits, fetch_pictures};
-use garden_server::job::{Findings, JobError, JobFolder, JobOrder, JobOutcome, PlannedMemory, RowProblem, Work};
+use garden_server::job::{Findings, JobError, JobFolder, JobOrder, JobOutcome, PlannedMemory, ROWS, RowProblem, Work};
 use garden_train::{Error, Prepared, Recipe, RunEnd, Split};
 
 use crate::cli::{self, Cli, Command};
@@ -34,7 +34,8 @@ const LAST_BYTES: u64 = 4096;
 /// Runs the command.
 pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Failure> {
     crate::guarding::leave_on_warnings()?;
-    let folder = JobFolder(arguments.folder.clone());
+    let absolute = std::path::absolute(&arguments.folder).unwrap_or_else(|_| arguments.folder.clone());
+    let folder = JobFolder(absolute);
     let broken =
         |error: &io::Error| Failure::new(format!("cannot use the job's folder `{}`", folder.0.display()), error, None);
     // Held to our end, whatever ends us. Whoever holds it already does what we would.
@@ -43,11 +44,13 @@ pub fn run(arguments: &cli::ServeJob, printer: &Printer) -> Result<Outcome, Fail
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(Outcome::Fine),
         Err(error) => return Err(broken(&error)),
     };
+    // What its order names begins here.
+    std::env::set_current_dir(&folder.0).map_err(|error| broken(&error))?;
     let order = folder.read_order().map_err(|error| broken(&error))?;
     let hidden = Hidden::of(&folder, &order.work);
     if arguments.look {
         if folder.read_findings().is_none() {
-            let findings = look(&folder, &hidden, &order, printer).map_err(|error| broken(&error))?;
+            let findings = look(&hidden, &order, printer).map_err(|error| broken(&error))?;
             folder.write_findings(&findings).map_err(|error| broken(&error))?;
         }
         return Ok(Outcome::Fine);
@@ -82,13 +85,13 @@ fn is_full(folder: &JobFolder) -> bool {
 }
 
 /// Looks at model, rows and memory.
-fn look(folder: &JobFolder, hidden: &Hidden, order: &JobOrder, printer: &Printer) -> io::Result<Findings> {
+fn look(hidden: &Hidden, order: &JobOrder, printer: &Printer) -> io::Result<Findings> {
     let Work::Training { recipe } = &order.work else { return Ok(Findings::default()) };
     let mut notes = Vec::new();
     if let Some(allowed) = &order.fetch {
         let allowance = Allowance::given();
         let limits = FetchLimits { allowed, allowance: allowance.as_ref() };
-        match fetch(folder, hidden, recipe, &limits, printer)? {
+        match fetch(hidden, recipe, &limits, printer)? {
             Fetched::All => {}
             Fetched::Some(note) => notes.push(note),
             Fetched::Refused(findings) => return Ok(*findings),
@@ -118,18 +121,11 @@ enum Fetched {
 }
 
 /// Fetches pictures of rows that a client has sent; an operator's own datasets are left as they are.
-fn fetch(
-    folder: &JobFolder,
-    hidden: &Hidden,
-    recipe: &Recipe,
-    limits: &FetchLimits<'_>,
-    printer: &Printer,
-) -> io::Result<Fetched> {
+fn fetch(hidden: &Hidden, recipe: &Recipe, limits: &FetchLimits<'_>, printer: &Printer) -> io::Result<Fetched> {
     let files = [("training_file", recipe.datasets.first()), ("validation_file", recipe.eval_dataset.as_ref())];
     let mut problems = Vec::new();
     for (param, path) in files {
-        let is_sent =
-            |path: &&PathBuf| path.starts_with(&folder.0) && path.extension().is_some_and(|end| end == "jsonl");
+        let is_sent = |path: &&PathBuf| path.starts_with(ROWS) && path.extension().is_some_and(|end| end == "jsonl");
         let Some(path) = path.filter(is_sent) else { continue };
         let fetched = fetch_pictures(path, limits)?;
         if fetched.count > 0 {
@@ -261,13 +257,14 @@ fn train_model(folder: &JobFolder, hidden: &Hidden, recipe: Recipe, printer: &Pr
             return failed("training_failed", words(&failure));
         }
     };
+    // However it ended: what describes it can be looked at.
+    hidden.in_result(&output);
     let record = RunRecord::read(&output);
     // A trainer that does not listen yet dies of being asked to end.
     let was_asked = record.as_ref().is_ok_and(|record| record.guard.as_ref().is_some_and(|summary| summary.was_asked));
     let answer = record.map_or_else(|error| error.to_string(), |record| record.answer());
     match (ran, RunEnd::read(&output)) {
         (Outcome::Fine | Outcome::BadNews, Some(end)) => {
-            hidden.in_result(&output);
             JobOutcome::Done { tokens: Some(end.progress.tokens), words: answer }
         }
         (Outcome::Program(train::worker::DISK_FULL), _) => {
@@ -316,8 +313,8 @@ fn run_command(
         error: JobError { code: code.into(), message: hidden.text(&message), param: None },
     };
     let mut words: Vec<String> = ["model-garden", "run", "--state-dir"].map(str::to_string).to_vec();
-    words.push(output.join(GUARD).display().to_string());
-    words.extend(["-o".to_string(), output.join(TRACE).display().to_string()]);
+    // From its own folder on, as the program is.
+    words.extend([GUARD, "-o", TRACE].map(str::to_string));
     words.extend(memory_limit.map(|bytes| format!("--memory-limit={bytes}B")));
     words.extend(checkpoint_dir.map(|folder| format!("--checkpoint-dir={}", folder.display())));
     words.push("--".into());

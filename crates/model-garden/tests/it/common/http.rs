@@ -81,6 +81,17 @@ impl Server {
         Server::begin(command, words, data, &[])
     }
 
+    /// Starts one that may have so many file descriptors.
+    pub fn start_with_descriptors(data: &Path, descriptors: u32) -> Server {
+        let limit = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
+        let words = ["serve", "--port", "0", "--device", "cpu", "--data-dir", data.to_str().unwrap(), "--models"];
+        let mut words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        words.push(repository("testdata/tiny-model").display().to_string());
+        let mut command = Command::new("sh");
+        command.args(["-c", &limit, env!("CARGO_BIN_EXE_model-garden")]).args(&words).stdin(Stdio::null());
+        Server::begin(command, words, data, &[])
+    }
+
     fn begin(mut command: Command, words: Vec<String>, data: &Path, environment: &[(&str, &str)]) -> Server {
         let mut child =
             command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

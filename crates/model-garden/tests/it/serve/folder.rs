@@ -141,21 +141,34 @@ fn a_database_that_knows_less_than_its_folder_is_refused() {
     );
 }
 
-/// An older database that lacks little: a file, or only what has been deleted since.
+/// Waits until the server has said outside of its database how far that is.
+fn noted(data: &Path, changes: impl Fn(u64) -> bool) -> u64 {
+    let deadline = std::time::Instant::now() + crate::common::http::PATIENCE;
+    loop {
+        let text = fs::read_to_string(data.join("numbers.json")).unwrap_or_default();
+        let found = serde_json::from_str::<Value>(&text).ok().and_then(|numbers| numbers["changes"].as_u64());
+        if let Some(found) = found.filter(|found| changes(*found)) {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody notes what the database has seen: {text}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// An older database that lacks little: a file, or only that something it knows was deleted.
 #[test]
 fn an_older_database_is_refused_however_little_it_lacks() {
     let data = scratch("serve-older");
-    let server = Server::start(&data, &[]);
-    let file = server.upload("{}\n");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let (file, gone) = (server.upload("{}\n"), server.upload("{}\n"));
+    let job = server.post("/api/jobs", &json!({"command": ["true"]})).expect(200)["id"].as_str().unwrap().to_string();
+    server.end_of(&job);
     drop(server);
     let older = database(&data);
     let server = Server::start(&data, &[]);
+    let known = noted(&data, |_| true);
     let second = server.upload("{}\n");
-    let deadline = std::time::Instant::now() + crate::common::http::PATIENCE;
-    while !fs::read_to_string(data.join("numbers.json")).is_ok_and(|text| text.contains("\"files\":2")) {
-        assert!(std::time::Instant::now() < deadline, "nobody notes what the database knows");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    noted(&data, |changes| changes > known);
     drop(server);
     let newest = database(&data);
     put_back(&data, &older);
@@ -168,15 +181,62 @@ fn an_older_database_is_refused_however_little_it_lacks() {
     drop(server);
     put_back(&data, &older);
     let told = refused(&data, &[]);
-    assert!(told.contains("is older than the folder: 1 file"), "{told}");
+    assert!(told.contains("is older than the folder, which has seen 1 more change"), "{told}");
     // Who wants it all the same says so once.
     let server = Server::start(&data, &["--set-unknown-aside"]);
-    while !fs::read_to_string(data.join("numbers.json")).is_ok_and(|text| text.contains("\"files\":1")) {
-        assert!(std::time::Instant::now() < deadline, "it is not taken for the newest now");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    assert_eq!(noted(&data, |changes| changes <= known), known, "it is taken for the newest now");
     drop(server);
-    assert_eq!(Server::start(&data, &[]).get("/v1/files").expect(200)["data"][0]["id"], json!(file));
+    // What the older one knows would be listed again, without its contents.
+    for path in [format!("/v1/files/{gone}"), format!("/api/jobs/{job}")] {
+        let server = Server::start(&data, &[]);
+        let before = noted(&data, |_| true);
+        let older = database(&data);
+        server.delete(&path).expect(200);
+        noted(&data, |changes| changes > before);
+        drop(server);
+        let newest = database(&data);
+        put_back(&data, &older);
+        let told = refused(&data, &[]);
+        assert!(told.contains("is older than the folder") && told.contains("put back the newest"), "{path}: {told}");
+        put_back(&data, &newest);
+    }
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.get("/v1/files").expect(200)["data"][0]["id"], json!(file));
+}
+
+/// A note that a kill has left behind the database is no reason to refuse it, and neither is one of a version that counted something else.
+#[test]
+fn a_note_that_is_behind_its_database_refuses_nothing() {
+    let data = scratch("serve-behind");
+    let server = Server::start(&data, &[]);
+    let file = server.upload("{}\n");
+    drop(server);
+    for note in ["{\"changes\":0}\n", "{\"files\":1,\"uploads\":0,\"jobs\":0}\n", "{"] {
+        fs::write(data.join("numbers.json"), note).unwrap();
+        let server = Server::start(&data, &[]);
+        assert_eq!(server.get("/v1/files").expect(200)["data"][0]["id"], json!(file));
+        noted(&data, |changes| changes > 0);
+    }
+}
+
+/// A database that was put back half.
+#[test]
+fn a_damaged_database_is_refused() {
+    let data = scratch("serve-damaged");
+    let mut server = Server::start(&data, &[]);
+    (0..40).for_each(|_| drop(server.upload("{}\n")));
+    // One that ends by itself leaves all of it in one file.
+    assert!(Command::new("kill").args(["-TERM", &server.process.0.id().to_string()]).status().unwrap().success());
+    server.process.0.wait().unwrap();
+    let whole = database(&data);
+    assert_eq!(whole.len(), 1, "{:?}", whole.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    let half = vec![(whole[0].0, whole[0].1[..whole[0].1.len() / 2].to_vec())];
+    put_back(&data, &half);
+    let told = refused(&data, &[]);
+    assert!(told.contains("it is damaged") && told.contains("put back the newest backup"), "{told}");
+    assert_eq!(fs::read(data.join("garden.db")).unwrap(), half[0].1);
+    put_back(&data, &whole);
+    assert_eq!(Server::start(&data, &[]).get("/v1/files").expect(200)["data"].as_array().unwrap().len(), 40);
 }
 
 /// A server that was killed between putting something out of sight and forgetting it.
@@ -293,6 +353,27 @@ fn a_folder_that_was_begun_is_taken() {
     Server::start(&data, &[]).get("/v1/files").expect(200);
 }
 
+/// The adapters of jobs that have one, as they are on the disk.
+fn results_of(data: &Path, jobs: &serde_json::Map<String, Value>) -> Vec<(String, Vec<u8>)> {
+    let over = jobs.iter().filter(|(_, status)| *status == "succeeded");
+    over.map(|(job, _)| {
+        (job.clone(), fs::read(data.join("jobs").join(job).join("out/adapter_model.safetensors")).unwrap())
+    })
+    .collect()
+}
+
+/// The events of each job, as the database has them; the oldest first.
+fn events_of(data: &Path) -> Option<Value> {
+    let code = "import json, sqlite3, sys
+base = sqlite3.connect('file:%s?mode=ro' % sys.argv[1], uri=True)
+events = {job: [] for job, in base.execute('SELECT id FROM jobs')}
+for job, *event in base.execute('SELECT jobs.id, events.created_at, level, message FROM events JOIN jobs ON job = jobs.seq ORDER BY events.seq'):
+    events[job].append(event)
+print(json.dumps(events))";
+    let ended = Command::new("python3").args(["-c", code]).arg(data.join("garden.db")).output().ok()?;
+    serde_json::from_slice(&ended.stdout).ok().filter(|_| ended.status.success())
+}
+
 /// The folder of 0.1.0, which has no marker: it is opened as it is, and what was under way goes on.
 #[test]
 fn the_folder_of_an_earlier_version_is_opened() {
@@ -308,6 +389,8 @@ fn the_folder_of_an_earlier_version_is_opened() {
     let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
     let jobs = expected["jobs"].as_object().unwrap();
     let before = held(&data.join("files")).1;
+    let results = results_of(&data, jobs);
+    let Some(events) = events_of(&data) else { return garden_testing::skip("python3 with sqlite3 is needed") };
     let server = Server::start(&data, &["--slots", "3"]);
     assert!(data.join("garden-server.json").exists());
     assert_eq!(held(&data.join("files")).1, before);
@@ -320,6 +403,24 @@ fn the_folder_of_an_earlier_version_is_opened() {
         if status == "paused" {
             server.post(&format!("/v1/fine_tuning/jobs/{job}/resume"), &json!({})).expect(200);
         }
+    }
+    // What is over is as it was, for whoever asks: results, their tables, and all that happened.
+    assert!(!results.is_empty(), "nothing was over");
+    for (job, result) in &results {
+        let found = server.job(job);
+        let model = found["fine_tuned_model"].as_str().unwrap();
+        assert!(server.get(&format!("/api/models/{model}/files/adapter_model.safetensors")).body == *result, "{job}");
+        let table = found["result_files"][0].as_str().unwrap();
+        let kept = fs::read_dir(data.join("files")).unwrap().flatten().map(|entry| entry.path());
+        let kept = kept.into_iter().find(|path| path.file_stem().is_some_and(|name| name == table)).unwrap();
+        assert_eq!(server.get(&format!("/v1/files/{table}/content")).body, fs::read(kept).unwrap());
+    }
+    for (job, status) in jobs.iter().filter(|(_, status)| *status == "succeeded" || *status == "failed") {
+        let listed = server.get(&format!("/v1/fine_tuning/jobs/{job}/events?limit=1000")).expect(200);
+        let listed = listed["data"].as_array().unwrap().iter().rev();
+        let found: Vec<Value> =
+            listed.map(|event| json!([event["created_at"], event["level"], event["message"]])).collect();
+        assert_eq!(json!(found), events[job], "{job}, {status}");
     }
     // Its folder and its model are in other places now; what was under way goes on, and what is over stays.
     for (job, status) in jobs {

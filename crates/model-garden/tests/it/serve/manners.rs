@@ -117,19 +117,52 @@ fn answers_carry_what_clients_and_proxies_look_for() {
     (0..25).for_each(|_| drop(server.upload("{}\n")));
     let listed = server.get("/v1/files").expect(200);
     assert_eq!((listed["data"].as_array().unwrap().len(), &listed["has_more"]), (27, &json!(false)));
-    // Health and metrics tell of every part.
+}
+
+#[test]
+fn health_and_metrics_tell_what_is() {
+    let data = scratch("serve-health");
+    let server = Server::start(&data, &["--allow-commands"]);
+    let metric = |name: &str| -> f64 {
+        let text = server.get("/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
+    };
+    let counted = [
+        "model_garden_responses_total{class=\"2xx\"}",
+        "model_garden_responses_total{class=\"4xx\"}",
+        "model_garden_request_seconds_count",
+        "model_garden_request_seconds_bucket{le=\"+Inf\"}",
+        "model_garden_requests_total",
+        "model_garden_queue_wait_seconds_count",
+        "model_garden_jobs{status=\"succeeded\"}",
+        "model_garden_files_bytes",
+    ];
+    let read = || counted.map(metric);
+    let before = read();
+    server.upload(&rows(4));
+    (0..7).for_each(|_| drop(server.get("/v1/files/nothing")));
+    let job = server.post("/api/jobs", &json!({"command": ["true"]})).expect(200);
+    server.end_of(job["id"].as_str().unwrap());
+    let after = read();
+    let more: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    // Those that read these numbers are answered well, too, and so are those that wait for the job.
+    let read_between = counted.len() as f64;
+    assert!(more[0] >= read_between + 3.0 && more[1] == 7.0, "{more:?}");
+    assert!(more[2] >= more[0] + 7.0 - 1.0 && more[3] >= more[2] && more[4] >= more[2], "{more:?}");
+    assert!(more[5] == 1.0 && more[6] == 1.0 && more[7] >= rows(4).len() as f64, "{more:?}");
+    assert_eq!(metric("model_garden_quota_bytes"), (200_u64 << 30) as f64);
+    assert!(metric("model_garden_disk_free_bytes") > 0.0 && metric("model_garden_server_resident_bytes") > 1e6);
     let health = server.get("/health").expect(200);
     assert_eq!([&health["status"], &health["database"], &health["queue"], &health["disk"]], [&json!("ok"); 4]);
-    let metrics = server.get("/metrics").text();
-    for name in [
-        "model_garden_responses_total{class=\"4xx\"}",
-        "model_garden_request_seconds_bucket{le=\"0.005\"}",
-        "model_garden_queue_wait_seconds_count 1",
-        "model_garden_disk_free_bytes",
-        "model_garden_quota_bytes",
-    ] {
-        assert!(metrics.contains(name), "{name} is not in:\n{metrics}");
+    // A disk that has damaged the database under a server that runs.
+    for name in ["garden.db", "garden.db-wal"] {
+        let length = fs::metadata(data.join(name)).map_or(0, |found| found.len());
+        let file = fs::File::options().write(true).open(data.join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![0x5a; length as usize], 0).unwrap();
     }
+    let health = server.get("/health");
+    assert_eq!((health.status, &health.json()["database"]), (503, &json!("fails")), "{}", health.text());
 }
 
 #[test]
@@ -171,4 +204,59 @@ fn jobs_get_a_named_environment_and_errors_name_no_places() {
     body["model_garden"]["recipe"]["batch_tokens"] = json!(8);
     let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
     assert_eq!(refused["error"]["param"], json!("model_garden.recipe.batch_size"), "{refused}");
+}
+
+#[test]
+fn errors_name_parameters_and_no_flags() {
+    let data = scratch("serve-flags");
+    let server = Server::start(&data, &[]);
+    let root = repository(".").canonicalize().unwrap().display().to_string();
+    let is_clean = |text: &str| !text.contains("--") && !text.contains(&root) && !text.contains(data.to_str().unwrap());
+    let trace: String = (1..60).map(|step| format!("{step},{}\n", 5000 + 10 * step)).collect();
+    let judge =
+        |query: &str, trace: &str| server.with_headers("POST", &format!("/api/diagnose{query}"), "", trace.as_bytes());
+    let named = format!("step,rss_mib\n{trace}");
+    for (query, param) in [
+        ("?unit=parsecs", "unit"),
+        ("?memory_limit=much", "memory_limit"),
+        ("?steps_per_epoch=0", "steps_per_epoch"),
+        ("?leak_after=soon", "leak_after"),
+        ("?column=nothing", "column"),
+        ("?select=nobody", "select"),
+        ("?examples=100", "batch_size"),
+        ("?examples=100&batch_size=2&steps_per_epoch=7", "examples"),
+        ("?no_epochs=perhaps", "no_epochs"),
+    ] {
+        let refused = judge(query, &named).expect(400);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert_eq!(refused["error"]["param"], json!(param), "{refused}");
+        assert!(is_clean(message) && !message.contains("help") && message.contains(param), "{message}");
+    }
+    let refused = judge("", "a,b\n1,2\n3,4\n5,6\n").expect(400);
+    assert!(is_clean(&refused.to_string()), "{refused}");
+    // What a verdict says of settings, too: one that needs to know an epoch's length says how to pass it.
+    let verdict = judge("", &named).expect(200).to_string();
+    assert!(verdict.contains("steps_per_epoch") && is_clean(&verdict), "{verdict}");
+    judge("?no_epochs=true&leak_after=1h", &named).expect(200);
+    assert!(!judge("?steps_per_epoch=5", &named).expect(200).to_string().contains("pass steps_per_epoch"));
+    let unnamed = judge("", &format!("step,rss\n{}", trace.replace(",5", ",5000"))).text();
+    assert!(is_clean(&unnamed), "{unnamed}");
+    let check = |rows: &str| {
+        let file = server.upload(rows);
+        server.post("/api/check", &json!({"model": "tiny-model", "training_file": file}))
+    };
+    assert!(is_clean(&check(&rows(4)).expect(200).to_string()));
+    assert!(is_clean(&check("{\"messages\": []}\n").expect(200).to_string()));
+    let refused = check("not JSON\n").expect(400);
+    assert_eq!(refused["error"]["param"], json!("training_file"), "{refused}");
+    assert!(is_clean(&refused.to_string()), "{refused}");
+    // Settings of a job are spelt as they were sent.
+    let file = server.upload(&rows(4));
+    for (name, value) in [("on_long_row", json!("sing")), ("lora_r", json!(-1)), ("max_length", json!("x"))] {
+        let mut body = order(&file, 1);
+        body["model_garden"]["recipe"][name] = value;
+        let refused = server.post("/v1/fine_tuning/jobs", &body).expect(400);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains(name) && is_clean(message) && !message.contains(&name.replace('_', "-")), "{message}");
+    }
 }

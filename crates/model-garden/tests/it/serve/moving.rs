@@ -57,6 +57,9 @@ fn a_backup_of_a_running_job_finishes_elsewhere_with_the_same_bytes() {
     let told = done(&["serve", "backup", archive.to_str().unwrap(), "--data-dir", server.data.to_str().unwrap()]);
     // It may have ended meanwhile, with its table of results.
     assert!(told.contains("backed up 4 jobs and 3 files") || told.contains("backed up 4 jobs and 4 files"), "{told}");
+    // It holds what the folder does, which its owner alone reads.
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&archive).unwrap().permissions());
+    assert_eq!(format!("{:o}", mode & 0o777), "600");
     let names = fs::read_dir(&server.data).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
     assert!(names.into_iter().all(|name| !name.starts_with("backup-")), "nothing is left behind");
     // Into a folder that holds something it is not put back.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use garden_server::job::{JobFolder, Work};
+use garden_server::job::{JobFolder, ROWS, Work};
 use serde_json::Value;
 
 /// The largest file of a result that is looked through.
 const LARGEST: u64 = 16 << 20;
-/// How names of files end that are texts and describe a result. The trace and the log are read by viewers while they grow, so they stay as they are.
+/// How names of files end that are texts and describe a result. The trace and the log are read by viewers while they grow: they name places from the job's folder on.
 const TEXTS: [&str; 4] = ["json", "toml", "md", "html"];
 
 /// Places on the server's disk, and what clients know them by.
@@ -16,7 +16,7 @@ const TEXTS: [&str; 4] = ["json", "toml", "md", "html"];
 pub struct Hidden(Vec<(String, String)>);
 
 impl Hidden {
-    /// The places of a job.
+    /// The places of a job, as its order has them: from its folder on, in which we are. Where those lead to is hidden, too: a reader of files may name that.
     pub fn of(folder: &JobFolder, work: &Work) -> Hidden {
         let own = folder.0.display().to_string();
         let mut places = vec![
@@ -27,14 +27,19 @@ impl Hidden {
         let program = garden_guard::own_program().ok().map(|program| program.display().to_string());
         places.extend(program.map(|program| (program, "model-garden".to_string())));
         if let Work::Training { recipe } = work {
-            let name = |path: &Path| path.file_name().map(|name| name.display().to_string()).unwrap_or_default();
-            let datasets = recipe.datasets.iter().chain(&recipe.eval_dataset);
-            for dataset in datasets.filter(|path| !path.starts_with(&folder.0)) {
-                places.push((dataset.display().to_string(), format!("dataset:{}", name(dataset))));
-            }
             let base = Path::new(&recipe.base_model);
-            for path in [Some(base.to_path_buf()), base.canonicalize().ok()].into_iter().flatten() {
-                places.push((path.display().to_string(), name(base)));
+            let mut hide = |path: &Path, known: String| {
+                let led = fs::read_link(path).ok().into_iter().chain(path.canonicalize().ok());
+                places.extend(led.map(|path| (path.display().to_string(), known.clone())));
+                places.push((path.display().to_string(), known));
+            };
+            hide(base, name_of(base));
+            for dataset in recipe.datasets.iter().chain(&recipe.eval_dataset) {
+                let is_sent = dataset.starts_with(ROWS);
+                hide(dataset, if is_sent { name_of(dataset) } else { format!("dataset:{}", name_of(dataset)) });
+                if let Some(within) = dataset.parent().filter(|_| !is_sent) {
+                    hide(within, "datasets".to_string());
+                }
             }
         }
         // A path may begin with another one.
@@ -43,7 +48,13 @@ impl Hidden {
         Hidden(places)
     }
 
-    fn paths(&self, text: &str) -> String {
+    /// The same for these places.
+    pub fn these(places: Vec<(String, String)>) -> Hidden {
+        Hidden(places)
+    }
+
+    /// A text without these places.
+    pub fn paths(&self, text: &str) -> String {
         self.0.iter().fold(text.to_string(), |text, (path, known)| text.replace(path, known))
     }
 
@@ -95,6 +106,10 @@ impl Hidden {
             }
         }
     }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.display().to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
