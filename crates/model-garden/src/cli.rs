@@ -33,7 +33,7 @@ pub use plan::{Picture, Plan};
 use serve::SERVE_HELP;
 pub use serve::{Serve, ServeAction, ServeBackup, ServeJob, ServeTool};
 use train::{DEMO_HELP, REPORT_HELP, TRAIN_HELP};
-pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
+pub use train::{Demo, Flags, RecipeFlags, Report, TrainVision, TrainWorker};
 use watch::{MONITOR_HELP, RUN_HELP};
 pub use watch::{Monitor, OnLimit, Run, Watching};
 

@@ -44,6 +44,6 @@ impl Model {
 
     /// Reads weights written by [`Model::write_checkpoint`].
     pub fn read_checkpoint(&self, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
-        self.read_values(device, &folder.join(WEIGHTS))
+        self.take_values(device, &Checkpoint::open(folder)?)
     }
 }

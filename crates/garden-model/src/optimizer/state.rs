@@ -161,12 +161,16 @@ impl Model {
 
     /// Reads a file written by [`Model::write_values`].
     pub fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
-        let file = Checkpoint::open_file(path)?;
+        self.take_values(device, &Checkpoint::open_file(path)?)
+    }
+
+    /// Takes the values of all trainable parameters from tensors of the same names.
+    pub(crate) fn take_values(&self, device: &mut dyn Device, file: &Checkpoint) -> Result<(), Error> {
         for parameter in self.parameters() {
             let tensor = file.shaped(&parameter.name, &parameter.shape)?;
             if let Some(place) = tensor.not_finite() {
                 return Err(Error::tensor(
-                    path,
+                    tensor.path,
                     parameter.name.as_str(),
                     format!("has a value that is not finite at {place}"),
                 ));

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use garden_data::{BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, TextBoxes, TooLong};
-
 use super::Printed;
+use super::train::{Chosen, Flags};
+use clap::Args;
 
 pub const CHECK_HELP: &str = "\
 Only the headers of images are read, so a row takes less than a millisecond. Rows that are too long are bad under `refuse`, and counted under `shrink`
@@ -35,74 +34,6 @@ pub struct Check {
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
 
-    /// Share of each dataset in the rows of an epoch, such as 0.7,0.3 [default: all rows of all datasets].
-    #[arg(long, value_name = "W,W,...")]
-    pub dataset_weights: Option<String>,
-
-    /// Check only the N rows of each dataset that training with the same --max-samples and --seed draws [default: all rows].
-    #[arg(long, value_name = "N[,N...]")]
-    pub max_samples: Option<String>,
-
-    /// Seed of the rows that --max-samples draws.
-    #[arg(long, value_name = "N", default_value_t = 42)]
-    pub seed: u64,
-
-    /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
-    #[arg(long, value_name = "WHERE")]
-    pub image_paths: Option<ImagePaths>,
-
-    /// What a field of the rows means, as in question=query,image=photo; may be repeated.
-    #[arg(long, value_name = "MEANING=NAME")]
-    pub field: Vec<FieldMeanings>,
-
-    /// Fields that the rows are trained without, as in caption,messages[].label; may be repeated.
-    #[arg(long, value_name = "NAME")]
-    pub ignore_field: Vec<IgnoredFields>,
-
-    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as models have them) or tokens (between <|box_start|> and <|box_end|>).
-    #[arg(long, value_name = "FORMAT", default_value = "plain")]
-    pub box_format: BoxFormat,
-
-    /// Units of "bbox_2d" boxes in texts: pixels of the resized image (kept), or of the original image (converted).
-    #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
-    pub bbox_2d: TextBoxes,
-
-    /// Maximum tokens per row [default: no limit].
-    #[arg(long, value_name = "N")]
-    pub max_length: Option<usize>,
-
-    /// Refuse, shrink or drop rows that are too long.
-    #[arg(long, value_name = "POLICY", default_value = "refuse")]
-    pub on_long_row: TooLong,
-
-    /// Maximum pixels; larger images are shrunk [default: what the model's preprocessor_config.json says].
-    #[arg(long, value_name = "N")]
-    pub max_pixels: Option<u64>,
-
-    /// Minimum pixels; smaller images are enlarged.
-    #[arg(long, value_name = "N")]
-    pub min_pixels: Option<u64>,
-
-    /// System prompt for rows without one [default: what the chat template says].
-    #[arg(long, value_name = "TEXT")]
-    pub system_prompt: Option<String>,
-
-    /// Chat template (Jinja) to use instead of the model's own.
-    #[arg(long, value_name = "FILE")]
-    pub chat_template: Option<PathBuf>,
-
-    /// Which tokens to train: assistant, completion or all.
-    #[arg(long, value_name = "WHICH", default_value = "assistant")]
-    pub labels: Labels,
-
-    /// Rows per micro-batch.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub batch_size: u32,
-
-    /// Micro-batches per optimizer step.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub gradient_accumulation: u32,
-
     /// Threads [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
@@ -117,4 +48,34 @@ pub struct Check {
 
     #[command(flatten)]
     pub printed: Printed,
+
+    #[command(flatten)]
+    pub settings: Flags<OfRows>,
 }
+
+/// The settings that decide which rows come and what they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfRows;
+
+impl Chosen for OfRows {
+    fn has(name: &str) -> bool {
+        let of_batches = ["dataset-weights", "max-samples", "seed", "batch-size", "gradient-accumulation"];
+        OF_ONE_ROW.contains(&name) || of_batches.contains(&name)
+    }
+}
+
+/// The settings that decide what one row is.
+pub const OF_ONE_ROW: [&str; 12] = [
+    "system-prompt",
+    "chat-template",
+    "max-pixels",
+    "min-pixels",
+    "max-length",
+    "image-paths",
+    "field",
+    "ignore-field",
+    "box-format",
+    "bbox-2d",
+    "on-long-row",
+    "labels",
+];

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{BoxFormat, FieldMeanings, IgnoredFields, ImagePaths, Labels, Level, TextBoxes, TooLong};
 use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
 use super::Printed;
+use super::check::OF_ONE_ROW;
+use super::train::{Chosen, Flags};
 
 pub const GENERATE_HELP: &str = "\
 Decoding is greedy unless --temperature, --top-k or --top-p turns on sampling. Answers end at the end tokens of the model's generation_config.json. A line
@@ -148,60 +149,25 @@ pub struct Preview {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
 
-    /// System prompt for rows without one [default: what the chat template says].
-    #[arg(long, value_name = "TEXT")]
-    pub system_prompt: Option<String>,
-
-    /// Chat template (Jinja) to use instead of the model's own.
-    #[arg(long, value_name = "FILE")]
-    pub chat_template: Option<PathBuf>,
-
-    /// Which tokens to train: assistant, completion or all.
-    #[arg(long, value_name = "WHICH", default_value = "assistant")]
-    pub labels: Labels,
-
-    /// Leave the structure of JSON answers out of the loss: off, conservative, moderate or aggressive.
-    #[arg(long, value_name = "LEVEL", default_value = "off")]
-    pub selective_loss: Level,
-
-    /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
-    #[arg(long, value_name = "WHERE")]
-    pub image_paths: Option<ImagePaths>,
-
-    /// What a field of the rows means, as in question=query,image=photo; may be repeated.
-    #[arg(long, value_name = "MEANING=NAME")]
-    pub field: Vec<FieldMeanings>,
-
-    /// Fields that the rows are trained without, as in caption,messages[].label; may be repeated.
-    #[arg(long, value_name = "NAME")]
-    pub ignore_field: Vec<IgnoredFields>,
-
-    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as models have them) or tokens (between <|box_start|> and <|box_end|>).
-    #[arg(long, value_name = "FORMAT", default_value = "plain")]
-    pub box_format: BoxFormat,
-
-    /// Units of "bbox_2d" boxes in texts: pixels of the resized image (kept), or of the original image (converted).
-    #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
-    pub bbox_2d: TextBoxes,
-
-    /// Maximum tokens per row.
-    #[arg(long, value_name = "N")]
-    pub max_length: Option<usize>,
-
-    /// Refuse, shrink or drop rows that are too long.
-    #[arg(long, value_name = "POLICY", default_value = "refuse")]
-    pub on_long_row: TooLong,
-
-    /// Maximum pixels; larger images are shrunk [default: what the model's preprocessor_config.json says].
-    #[arg(long, value_name = "N")]
-    pub max_pixels: Option<u64>,
-
     /// Write the rows' pictures as the model sees them, with their boxes drawn, to this folder as PNG files.
     #[arg(long, value_name = "DIR")]
     pub pictures: Option<PathBuf>,
 
     #[command(flatten)]
     pub printed: Printed,
+
+    #[command(flatten)]
+    pub settings: Flags<OfPreview>,
+}
+
+/// What is shown of a row: what it is, and what is masked in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfPreview;
+
+impl Chosen for OfPreview {
+    fn has(name: &str) -> bool {
+        OF_ONE_ROW.contains(&name) || name == "selective-loss"
+    }
 }
 
 pub const QUANTISE_HELP: &str = "\

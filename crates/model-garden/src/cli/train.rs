@@ -1,5 +1,6 @@
 //! Arguments of `train-vision`: every setting of a recipe is a flag, by the same name.
 
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -67,17 +68,43 @@ pub struct Report {
 /// Settings whose flags may be repeated; of others the last one counts.
 const IN_PIECES: [&str; 2] = ["field", "ignore-field"];
 
+/// Which settings of a recipe a command has as flags.
+pub trait Chosen {
+    /// Whether it has this one.
+    fn has(name: &str) -> bool;
+}
+
+/// All of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct All;
+
+impl Chosen for All {
+    fn has(_name: &str) -> bool {
+        true
+    }
+}
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
-pub struct RecipeFlags(pub Vec<(String, Value)>);
+pub struct Flags<C>(pub Vec<(String, Value)>, PhantomData<C>);
 
-impl Args for RecipeFlags {
+/// The flags of commands that take a whole recipe.
+pub type RecipeFlags = Flags<All>;
+
+/// Names that a command has, and those that do nothing here.
+fn names<C: Chosen>() -> impl Iterator<Item = &'static str> {
+    let ignored = IGNORED.iter().map(|(name, _)| *name).filter(|name| C::has(name));
+    FIELDS.iter().map(|field| field.name).filter(|name| C::has(name)).chain(ignored)
+}
+
+impl<C: Chosen> Args for Flags<C> {
     fn augment_args(command: Command) -> Command {
-        let command = IGNORED.iter().fold(command, |command, (name, _)| {
+        let ignored = IGNORED.iter().filter(|(name, _)| C::has(name));
+        let command = ignored.fold(command, |command, (name, _)| {
             let arg = Arg::new(*name).long(*name).alias(name.replace('-', "_")).hide(true);
             command.arg(arg.num_args(0..=1).default_missing_value("true").overrides_with(*name))
         });
-        FIELDS.iter().fold(command, |command, field| {
+        FIELDS.iter().filter(|field| C::has(field.name)).fold(command, |command, field| {
             // Hugging Face's scripts write underscores.
             let others = std::iter::once(&field.name).chain(field.aliases).flat_map(|name| {
                 let underscored = name.replace('-', "_");
@@ -113,19 +140,18 @@ impl Args for RecipeFlags {
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        RecipeFlags::augment_args(command)
+        Flags::<C>::augment_args(command)
     }
 }
 
-impl FromArgMatches for RecipeFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<RecipeFlags, clap::Error> {
+impl<C: Chosen> FromArgMatches for Flags<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Flags<C>, clap::Error> {
         let pair = |name: &'static str| Some((name.to_string(), given(matches, name)?));
-        let names = FIELDS.iter().map(|field| field.name).chain(IGNORED.iter().map(|(name, _)| *name));
-        Ok(RecipeFlags(names.filter_map(pair).collect()))
+        Ok(Flags(names::<C>().filter_map(pair).collect(), PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = RecipeFlags::from_arg_matches(matches)?;
+        *self = Flags::from_arg_matches(matches)?;
         Ok(())
     }
 }

@@ -5,14 +5,10 @@ mod text;
 
 use std::time::{Duration, Instant};
 
-use garden_data::{
-    BoxSettings, Dataset, ExampleSettings, FieldNames, LengthLimit, Mixture, Processor, Survey, SurveySettings,
-    SystemPrompt,
-};
+use garden_data::{Dataset, Mixture, Processor, Survey, SurveySettings};
 use garden_memory::grouped;
 use garden_model::Config;
 use garden_train::{DatasetRows, DeviceChoice, Recipe, RecipeError, RowsOf};
-use serde_json::Value;
 
 use super::step_time::{StepTime, Usual};
 use super::{Outcome, devices};
@@ -30,6 +26,7 @@ const PIXEL: u64 = 3;
 /// A survey and what it was made for.
 struct Checked<'a> {
     arguments: &'a cli::Check,
+    recipe: &'a Recipe,
     dataset: &'a Dataset,
     datasets: Vec<DatasetRows>,
     survey: Survey,
@@ -60,7 +57,9 @@ impl Memory {
 
 /// Runs the command.
 pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
-    let (text, outcome) = look(arguments, open_model(arguments)?, printer)?;
+    let recipe = recipe(arguments).map_err(super::wrong_setting)?;
+    let opened = open_model(arguments, &recipe)?;
+    let (text, outcome) = look(arguments, &recipe, opened, printer)?;
     printer.out(&text)?;
     Ok(outcome)
 }
@@ -68,29 +67,23 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
 /// Looks at the rows for an opened model; what there is to say of them.
 pub fn look(
     arguments: &cli::Check,
+    recipe: &Recipe,
     (config, processor): (Config, Processor),
     printer: &Printer,
 ) -> Result<(String, Outcome), Failure> {
-    let recipe = recipe(arguments)?;
     let dataset = recipe.rows(&arguments.split).dataset().map_err(|error| Failure {
         what: format!("cannot use {}", super::datasets_named(&arguments.datasets)),
         causes: vec![error.to_string()],
         hint: error.hint().map(str::to_string),
     })?;
-    let example = ExampleSettings {
-        labels: arguments.labels,
-        system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
-        length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
-        boxes: BoxSettings { format: arguments.box_format, in_texts: arguments.bbox_2d },
-        ..ExampleSettings::default()
-    };
+    let example = recipe.example(&[]);
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
-    let batch_size = arguments.batch_size as usize;
+    let batch_size = recipe.batch_size;
     let settings =
         SurveySettings { example: &example, batch_size, keeps_sizes: false, decodes: arguments.decode, threads };
     let mut survey = Survey::of(&dataset, &processor, settings, tell(printer, dataset.len()));
-    let datasets = mix(&recipe, &dataset, &mut survey)?;
+    let datasets = mix(recipe, &dataset, &mut survey)?;
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,
         index: dataset.index_bytes() as u64,
@@ -99,12 +92,12 @@ pub fn look(
         rows: survey.row_bytes * threads as u64,
         threads,
     };
-    let steps = survey.tally.kept.div_ceil(batch_size * arguments.gradient_accumulation as usize);
+    let steps = survey.tally.kept.div_ceil(batch_size * recipe.gradient_accumulation);
     let step_time = match arguments.step_time && survey.tally.kept > 0 {
-        true => step_time(&recipe, &config, &survey, steps, printer)?,
+        true => step_time(recipe, &config, &survey, steps, printer)?,
         false => None,
     };
-    let checked = Checked { arguments, dataset: &dataset, datasets, survey, memory, steps, step_time };
+    let checked = Checked { arguments, recipe, dataset: &dataset, datasets, survey, memory, steps, step_time };
     let text = match arguments.printed.is_json() {
         true => format!("{:#}\n", json::value(&checked)),
         false => text::write(&checked),
@@ -124,38 +117,14 @@ fn mix(recipe: &Recipe, dataset: &Dataset, survey: &mut Survey) -> Result<Vec<Da
     let datasets = DatasetRows::of(&recipe.datasets, &rows, &kept, mixture.as_ref());
     // Bad rows are listed first: they may be all of a dataset.
     if mixture.is_some() && survey.problem_count == 0 {
-        DatasetRows::refuse_never(&datasets).map_err(wrong_setting)?;
+        DatasetRows::refuse_never(&datasets).map_err(super::wrong_setting)?;
     }
     Ok(datasets)
 }
 
-/// The settings that decide which rows come, as training would have them; all else is as usual: LoRA on 16-bit weights.
-fn recipe(arguments: &cli::Check) -> Result<Recipe, Failure> {
-    let datasets: Vec<String> = arguments.datasets.iter().map(|path| path.display().to_string()).collect();
-    let mut settings = vec![
-        ("model", Value::from(arguments.model.display().to_string())),
-        ("dataset", Value::from(datasets)),
-        ("output-dir", Value::from("none")),
-        ("batch-size", Value::from(arguments.batch_size)),
-        ("gradient-accumulation", Value::from(arguments.gradient_accumulation)),
-        ("seed", Value::from(arguments.seed)),
-    ];
-    settings
-        .extend(arguments.dataset_weights.as_ref().map(|weights| ("dataset-weights", Value::from(weights.as_str()))));
-    settings.extend(arguments.max_samples.as_ref().map(|most| ("max-samples", Value::from(most.as_str()))));
-    let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
-    let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
-    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
-    Ok(Recipe {
-        image_paths: arguments.image_paths,
-        field: Some(names.meanings),
-        ignore_field: Some(names.ignored),
-        ..recipe
-    })
-}
-
-fn wrong_setting(error: RecipeError) -> Failure {
-    Failure { what: "invalid settings".into(), causes: vec![error.to_string()], hint: error.hint }
+/// The settings of the flags, as training would have them; all else is as usual: LoRA on 16-bit weights.
+pub fn recipe(arguments: &cli::Check) -> Result<Recipe, RecipeError> {
+    super::recipe_of_rows(&arguments.model, &arguments.datasets, &arguments.settings)
 }
 
 /// How long a step takes.
@@ -178,7 +147,7 @@ fn step_time(
 }
 
 /// Opens what the rows are looked at for.
-pub fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
+pub fn open_model(arguments: &cli::Check, recipe: &Recipe) -> Result<(Config, Processor), Failure> {
     let folder = &super::folder_of(&arguments.model)?;
     let failed = |error: &dyn Advised| {
         let failure = Failure::of(format!("cannot use `{}`", folder.display()), error);
@@ -186,12 +155,11 @@ pub fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure
         Failure { hint: failure.hint.or_else(usual), ..failure }
     };
     let config = Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?;
-    let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
+    let template = super::chat_template(recipe.chat_template.as_deref(), None)?;
     let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(&error))?;
     processor.check(&config).map_err(|error| failed(&error))?;
-    let images = &mut processor.images;
-    images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
-    images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);
+    recipe.bound_pixels(&mut processor.images);
+    let images = &processor.images;
     if images.min_pixels > images.max_pixels {
         let why = format!(
             "images would have at least {} pixels and at most {}",

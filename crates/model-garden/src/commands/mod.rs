@@ -27,8 +27,10 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, TemplateFile};
 use garden_files::{is_same, lies_in, real};
-use garden_train::DatasetRows;
+use garden_train::{DatasetRows, Recipe, RecipeError};
+use serde_json::Value;
 
+use crate::cli;
 use crate::failure::Failure;
 
 /// How a command ended, as an exit code.
@@ -82,6 +84,22 @@ fn datasets_words(datasets: &[DatasetRows]) -> String {
 /// The memory that is free for this program, if that can be told.
 fn headroom() -> Option<u64> {
     garden_probe::MachineProbe::of(std::process::id()).look().headroom
+}
+
+/// The recipe of a command that looks at rows: its flags, and stand-ins for what only training needs.
+fn recipe_of_rows<C>(model: &Path, datasets: &[PathBuf], flags: &cli::Flags<C>) -> Result<Recipe, RecipeError> {
+    let datasets: Vec<String> = datasets.iter().map(|path| path.display().to_string()).collect();
+    let own = [
+        ("model", Value::from(model.display().to_string())),
+        ("dataset", Value::from(datasets)),
+        ("output-dir", Value::from("none")),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_string(), value));
+    Recipe::from_values(own.chain(flags.0.iter().cloned()))
+}
+
+fn wrong_setting(error: RecipeError) -> Failure {
+    Failure { what: "invalid settings".into(), causes: vec![error.to_string()], hint: error.hint }
 }
 
 /// How large an adapter's result says that pictures are, where it says so.

@@ -13,7 +13,7 @@ use garden_model::{Checkpoint, Config, Preset};
 use garden_probe::MachineProbe;
 use garden_train::{
     Advice, AvailableMemory, DatasetRows, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput,
-    PlanItem, Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
+    PlanItem, Prepared, Recipe, RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 
@@ -214,7 +214,7 @@ fn usual_run(preset: Preset, is_4bit: bool) -> Result<(Recipe, Subject), Failure
         ("load-in-4bit", is_4bit.to_string()),
     ];
     let settings = settings.map(|(name, value)| (name.to_string(), Value::String(value)));
-    let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
+    let recipe = Recipe::from_values(settings).map_err(super::wrong_setting)?;
     let (picture, text_tokens) = USUAL_ROW;
     let row = RowShape { text_tokens, trained: text_tokens / TEXT_FOR_AN_ANSWER, pictures: vec![picture] };
     Ok((recipe, Subject::of_shape(preset, row)?))
@@ -300,11 +300,7 @@ fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
     let shape = arguments.shape.map_or("none", |preset| preset.hub_name);
     let stand_ins = [("model", shape), ("dataset", "none"), ("output-dir", "none")];
     let stand_ins = stand_ins.map(|(name, value)| (name.to_string(), Value::String(value.to_string())));
-    Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.0.clone())).map_err(wrong_setting)
-}
-
-fn wrong_setting(error: RecipeError) -> Failure {
-    Failure { what: "invalid settings".into(), causes: vec![error.to_string()], hint: error.hint }
+    Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.0.clone())).map_err(super::wrong_setting)
 }
 
 fn unusable(folder: &str, error: &dyn std::fmt::Display, hint: Option<String>) -> Failure {

@@ -1,11 +1,11 @@
 //! `model-garden preview`: rows of a dataset as the model sees them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use garden_data::{
-    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, FieldNames, KeyCounter, LengthLimit, Level,
-    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, Source, SystemPrompt, WrittenBox, drawn_png,
+    COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, Level, Outcome as Kept, Paint, Preview,
+    Processor, Record, SelectiveLoss, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
 
@@ -16,15 +16,15 @@ use crate::printer::Printer;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failure> {
-    let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
+    let recipe = super::recipe_of_rows(&arguments.model, &arguments.datasets, &arguments.settings);
+    let recipe = recipe.map_err(super::wrong_setting)?;
+    let template = super::chat_template(recipe.chat_template.as_deref(), None)?;
     let model = super::folder_of(&arguments.model)?;
     let mut processor = Processor::open_with(&model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
-    processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
-    let names = FieldNames::of(&arguments.field, &arguments.ignore_field);
-    let source = |path: &PathBuf| Source { path: path.clone(), split: arguments.split.clone(), most: None };
-    let sources: Vec<Source> = arguments.datasets.iter().map(source).collect();
-    let dataset = Dataset::open_all(&sources, arguments.image_paths, &names, 0)
+    recipe.bound_pixels(&mut processor.images);
+    let dataset = recipe.rows(&arguments.split).dataset();
+    let dataset = dataset
         .map_err(|error| failure(format!("cannot use {}", super::datasets_named(&arguments.datasets)), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {
@@ -38,13 +38,8 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
             hint: None,
         });
     }
-    let settings = ExampleSettings {
-        labels: arguments.labels,
-        system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
-        length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
-        selective: selective(&dataset, arguments.selective_loss)?,
-        boxes: BoxSettings { format: arguments.box_format, in_texts: arguments.bbox_2d },
-    };
+    let selective = selective(&dataset, recipe.selective_loss)?;
+    let settings = ExampleSettings { selective, ..recipe.example(&[]) };
     let paint = if printer.has_colour() { Paint::Ansi } else { Paint::Marks };
     let mut told: Vec<Value> = Vec::new();
     for row in arguments.row..=rows.min(arguments.row.saturating_add(arguments.rows - 1)) {

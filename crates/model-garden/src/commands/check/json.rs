@@ -10,7 +10,7 @@ use super::Checked;
 const BARS: usize = 24;
 
 pub(super) fn value(checked: &Checked) -> Value {
-    let Checked { arguments, dataset, datasets, survey, memory, steps, step_time } = checked;
+    let Checked { arguments, recipe, dataset, datasets, survey, memory, steps, step_time } = checked;
     let place = |row: u32| dataset.place(row as usize);
     let problem = |problem: &garden_data::Problem| {
         let mut value = json!(problem);
@@ -31,8 +31,8 @@ pub(super) fn value(checked: &Checked) -> Value {
         "bad": survey.problem_count,
         "too_long": survey.too_long,
         "left_out": survey.left_out.iter().map(|row| row + 1).collect::<Vec<u32>>(),
-        "batch_size": arguments.batch_size,
-        "gradient_accumulation": arguments.gradient_accumulation,
+        "batch_size": recipe.batch_size,
+        "gradient_accumulation": recipe.gradient_accumulation,
         "steps_per_epoch": steps,
         "tally": survey.tally,
         "problems": survey.problems.iter().map(problem).collect::<Vec<Value>>(),

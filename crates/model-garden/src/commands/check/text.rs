@@ -48,7 +48,7 @@ pub(super) fn write(checked: &Checked) -> String {
 
 /// The answer.
 fn headline(checked: &Checked) -> String {
-    let Checked { arguments, survey, steps, .. } = checked;
+    let Checked { recipe, survey, steps, .. } = checked;
     let tally = &survey.tally;
     let mut notes = Vec::new();
     if tally.dropped > 0 {
@@ -59,12 +59,8 @@ fn headline(checked: &Checked) -> String {
     }
     let notes: String = notes.iter().map(|note| format!(", {note}")).collect();
     let all = counted(survey.rows, "row");
-    let pace = format!(
-        "{} per epoch at {} x {}",
-        counted(*steps, "step"),
-        arguments.batch_size,
-        arguments.gradient_accumulation
-    );
+    let pace =
+        format!("{} per epoch at {} x {}", counted(*steps, "step"), recipe.batch_size, recipe.gradient_accumulation);
     match survey.problem_count {
         0 if tally.dropped == 0 => format!("{all}, all usable{notes}: {pace}"),
         0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept)),

@@ -70,9 +70,13 @@ fn look(arguments: &cli::Check, printer: &Printer) -> Told {
         let hint = failure.hint.map_or_else(String::new, |hint| format!("; {hint}"));
         ToolRefusal { param: Some(param.into()), message: hidden.text(&format!("{text}{hint}")) }
     };
-    let model = check::open_model(arguments).map_err(|failure| refusal("model", failure))?;
+    let recipe = check::recipe(arguments).map_err(|error| {
+        let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        ToolRefusal { param: Some(error.name.replace('-', "_")), message: hidden.text(&format!("{error}{hint}")) }
+    })?;
+    let model = check::open_model(arguments, &recipe).map_err(|failure| refusal("model", failure))?;
     let (text, outcome) =
-        check::look(arguments, model, printer).map_err(|failure| refusal("training_file", failure))?;
+        check::look(arguments, &recipe, model, printer).map_err(|failure| refusal("training_file", failure))?;
     let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
     Ok((format!("{:#}\n", told(value, &|text| hidden.text(text))), outcome))
 }
