@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use garden_device::{Cpu, Device, Plan, Purpose};
-use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter};
+use garden_model::{Checkpoint, Config, Engine, EngineLimits, Images, Prompt, Sampling, read_adapter};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -25,14 +25,14 @@ fn main() {
     let token = |place: usize| 100 + (place * 7) as i32 % 1000;
     let prompt = Prompt { tokens: (0..length).map(token).collect(), images: Images::default() };
     let prompts = vec![prompt; rows];
-    let limits = GeneratorLimits::of(&prompts, new);
+    let limits = EngineLimits::of(&prompts, new);
     let mut cpu = Cpu::new(threads);
-    let mut generator = Generator::build(&mut cpu, &config, &checkpoint, adapter.as_ref(), None, limits).unwrap();
+    let mut engine = Engine::build(&mut cpu, &config, &checkpoint, adapter.as_ref(), None, limits).unwrap();
     let sampling = Sampling { max_new_tokens: new, ..Sampling::default() };
     let (mut read, mut steps) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let (begin, mut times) = (Instant::now(), Vec::new());
-        generator
+        engine
             .generate(&mut cpu, prompts.clone(), &sampling, &mut |_| times.push(begin.elapsed().as_secs_f64()))
             .unwrap();
         // Each row's first token comes after its prompt; the others come step by step.

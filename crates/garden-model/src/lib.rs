@@ -3,12 +3,12 @@
 //!
 //! A [`Model`] is written against the device's operations and allocates all its buffers up front, so built on a planner it is
 //! the exact plan of its memory. Batches are packed without padding: rows lie end to end and never attend to each other. A
-//! [`Generator`] is the same network for inference only, with a KV cache.
+//! [`Engine`] is the same network for inference only, with a KV cache.
 
 mod batch;
 mod checkpoint;
+mod engine;
 mod error;
-mod generator;
 mod model;
 mod network;
 mod optimizer;
@@ -25,13 +25,13 @@ pub use checkpoint::samples::TensorSample;
 pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;
-// Used in the interfaces of model and generator.
+// Used in the interfaces of model and engine.
+pub use engine::sampling::Sampling;
+pub use engine::{Answer, Engine, EngineLimits, NewToken, Order, Question};
 pub use garden_input::{
     Config, FAMILIES, Family, Grid, IGNORED, Images, LayerSpec, Limits, Mixer, Preset, Prompt, Row, TextConfig,
     VisionConfig, WindowSpec,
 };
-pub use generator::sampling::Sampling;
-pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use model::{Model, StepResult, Training};
 pub use network::lora::{LoraConfig, Names, Targets};
 pub use network::parameters::{Parameter, Storage};

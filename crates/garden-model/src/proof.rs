@@ -8,8 +8,8 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::adapter::{Adapter, Pair, read_adapter};
 use crate::checkpoint::merge::Merge;
 use crate::checkpoint::nf4_checkpoint::FourBit;
+use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
-use crate::generator::{Generator, GeneratorLimits};
 use crate::network::parameters::RowFactors;
 use garden_input::{Config, Images, Prompt};
 
@@ -87,7 +87,7 @@ pub fn proof_prompts(config: &Config) -> Vec<Prompt> {
     prompts
 }
 
-/// A small random number generator (xorshift) whose sequence never changes.
+/// A small random number engine (xorshift) whose sequence never changes.
 struct Noise(u64);
 
 impl Noise {
@@ -153,36 +153,35 @@ fn both(
     let mut cpu = Cpu::new(threads);
     let (lora, limits, none) = (Some(&adapter.config), limits(config), RowFactors::new());
     if adapter.is_dora {
-        let mut generator = Generator::build(&mut cpu, config, checkpoint, None, four_bit, limits)?;
-        let base = logits(&mut generator, &mut cpu)?;
+        let mut engine = Engine::build(&mut cpu, config, checkpoint, None, four_bit, limits)?;
+        let base = logits(&mut engine, &mut cpu)?;
         let mut cpu = Cpu::new(threads);
-        let mut generator = Generator::build(&mut cpu, config, checkpoint, Some(adapter), four_bit, limits)?;
-        return Ok(Logits { base, adapted: logits(&mut generator, &mut cpu)? });
+        let mut engine = Engine::build(&mut cpu, config, checkpoint, Some(adapter), four_bit, limits)?;
+        return Ok(Logits { base, adapted: logits(&mut engine, &mut cpu)? });
     }
     // One model is enough: its adapter has no effect until it is filled.
-    let (mut generator, places) =
-        Generator::with_idle_adapter(&mut cpu, config, checkpoint, lora, &none, four_bit, limits)?;
-    let base = logits(&mut generator, &mut cpu)?;
+    let (mut engine, places) = Engine::with_idle_adapter(&mut cpu, config, checkpoint, lora, &none, four_bit, limits)?;
+    let base = logits(&mut engine, &mut cpu)?;
     adapter.fill_frozen(&mut cpu, &places, &none)?;
-    Ok(Logits { base, adapted: logits(&mut generator, &mut cpu)? })
+    Ok(Logits { base, adapted: logits(&mut engine, &mut cpu)? })
 }
 
-fn logits(generator: &mut Generator, device: &mut dyn Device) -> Result<Vec<f32>, Error> {
+fn logits(engine: &mut Engine, device: &mut dyn Device) -> Result<Vec<f32>, Error> {
     let mut all = Vec::new();
-    for prompt in proof_prompts(&generator.config().clone()) {
-        all.extend(generator.logits(device, prompt)?);
+    for prompt in proof_prompts(&engine.config().clone()) {
+        all.extend(engine.logits(device, prompt)?);
     }
     Ok(all)
 }
 
-fn limits(config: &Config) -> GeneratorLimits {
-    GeneratorLimits { rows: 1, ..GeneratorLimits::of(&proof_prompts(config), 0) }
+fn limits(config: &Config) -> EngineLimits {
+    EngineLimits { rows: 1, ..EngineLimits::of(&proof_prompts(config), 0) }
 }
 
 /// The memory plan for checking an adapter, or the base of a merge.
 pub fn plan_proof(checkpoint: &Checkpoint, config: &Config, adapter: &Adapter, threads: usize) -> Result<Plan, Error> {
     let mut planner = Planner::for_cpu(Cpu::new(threads).threads());
-    Generator::build(&mut planner, config, checkpoint, Some(adapter), None, limits(config))?;
+    Engine::build(&mut planner, config, checkpoint, Some(adapter), None, limits(config))?;
     Ok(planner.plan().clone())
 }
 
@@ -232,8 +231,8 @@ pub fn prove_merge(
     let (checked, rounding, roughest) = check_weights(merge, &merged)?;
     let known = both(base, &config, adapter, None, threads)?;
     let mut cpu = Cpu::new(threads);
-    let mut generator = Generator::build(&mut cpu, &config, &merged, None, None, limits(&config))?;
-    let got = logits(&mut generator, &mut cpu)?;
+    let mut engine = Engine::build(&mut cpu, &config, &merged, None, None, limits(&config))?;
+    let got = logits(&mut engine, &mut cpu)?;
     let vocabulary = config.text.vocabulary;
     Ok(MergeProof {
         change: compare_logits(&known.adapted, &known.base, vocabulary),

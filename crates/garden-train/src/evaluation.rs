@@ -13,7 +13,7 @@ use garden_data::{
     Record, SelectiveLoss, SkippedRow, SpecialTokens, WrittenBox,
 };
 use garden_device::Device;
-use garden_model::{Batch, Generator, Model, Prompt, Sampling};
+use garden_model::{Batch, Engine, Model, Prompt, Sampling};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Progress;
@@ -50,7 +50,7 @@ pub struct Prediction {
 pub(crate) struct Evaluation {
     dataset: Arc<Dataset>,
     processor: Arc<Processor>,
-    generator: Option<Generator>,
+    engine: Option<Engine>,
     end_tokens: Vec<i32>,
 }
 
@@ -82,10 +82,10 @@ impl Evaluation {
         job: &Job,
         dataset: Arc<Dataset>,
         processor: Arc<Processor>,
-        generator: Option<Generator>,
+        engine: Option<Engine>,
     ) -> Result<Evaluation, Error> {
         let end_tokens = garden_input::read_end_tokens(&job.base)?;
-        Ok(Evaluation { dataset, processor, generator, end_tokens })
+        Ok(Evaluation { dataset, processor, engine, end_tokens })
     }
 
     /// Evaluates, with the rows that were left out; nothing if somebody wants an end meanwhile. Answers wait beside the file of the best ones.
@@ -179,7 +179,7 @@ impl Evaluation {
         wants_end: &mut dyn FnMut() -> bool,
     ) -> Result<(Score, usize), Error> {
         let mut score = Score::default();
-        let (Some(rows), Some(limits), Some(generator)) = (&job.eval, job.answers, &mut self.generator) else {
+        let (Some(rows), Some(limits), Some(engine)) = (&job.eval, job.answers, &mut self.engine) else {
             return Ok((score, 0));
         };
         let wanted = job.recipe.eval_answers.min(rows.used());
@@ -199,7 +199,7 @@ impl Evaluation {
                 questions.extend(question(job, &self.dataset, &self.processor, &mut collator, *row)?);
             }
             let prompts = questions.iter_mut().map(|question| std::mem::take(&mut question.prompt)).collect();
-            let answers = generator.generate_until(device, prompts, &sampling, &mut |_| {}, wants_end)?;
+            let answers = engine.generate_until(device, prompts, &sampling, &mut |_| {}, wants_end)?;
             for (question, answer) in questions.into_iter().zip(answers) {
                 let text = self.processor.tokenizer.decode(&answer.tokens, SpecialTokens::Skip);
                 file.add(&question.scored(step, &text, &mut score))?;

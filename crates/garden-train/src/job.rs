@@ -9,7 +9,7 @@ use garden_data::{
 };
 use garden_input::Family;
 use garden_model::{
-    Config, FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Names, Optimizer, Storage, Targets,
+    Config, EngineLimits, FourBit, GradientCheckpointing, Limits, LoraConfig, Names, Optimizer, Storage, Targets,
     Training,
 };
 use serde::{Deserialize, Serialize};
@@ -137,7 +137,7 @@ pub struct Job {
     /// The largest micro-batch of training and evaluation.
     pub limits: Limits,
     /// What answers of an evaluation need; without, none are generated.
-    pub answers: Option<GeneratorLimits>,
+    pub answers: Option<EngineLimits>,
     /// Keys that answers have in common, for the strictest selective loss.
     pub common_keys: Vec<String>,
     /// Micro-batches of an epoch, where they are cut by tokens.

@@ -13,7 +13,7 @@ use std::path::Path;
 use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
-use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
+use garden_model::{Checkpoint, Config, Engine, EngineLimits, Limits, Model, Training};
 use serde::{Serialize, Serializer};
 
 pub use disk::DiskPlan;
@@ -146,7 +146,7 @@ pub struct PlanInput<'a> {
     /// The largest micro-batch, of training and of evaluation.
     pub limits: Limits,
     /// The largest prompts that evaluations answer, if they do.
-    pub answers: Option<GeneratorLimits>,
+    pub answers: Option<EngineLimits>,
     /// The loader's buffers.
     pub loader: LoaderBuffers,
     /// Bytes of tokenizer.json, where it is known.
@@ -408,7 +408,7 @@ fn build(
     config: &Config,
     checkpoint: &Checkpoint,
     limits: Limits,
-    answers: Option<GeneratorLimits>,
+    answers: Option<EngineLimits>,
     profile: &Profile,
 ) -> Result<Plan, Error> {
     let limits = with_answers(limits, answers);
@@ -416,7 +416,7 @@ fn build(
     let (training, storage) = (recipe.training(config.family), recipe.storage());
     let model = Model::build(&mut planner, config, checkpoint, &training, recipe.recomputed(), &storage, limits)?;
     if let Some(answers) = answers {
-        Generator::beside(&mut planner, &model, answers)?;
+        Engine::beside(&mut planner, &model, answers)?;
     }
     Ok(planner.plan().clone())
 }

@@ -6,7 +6,7 @@ use garden_data::{
     BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Processor,
     SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
-use garden_model::{Config, GeneratorLimits, read_adapter, unread_weights};
+use garden_model::{Config, EngineLimits, read_adapter, unread_weights};
 
 use crate::base;
 use crate::checkpoint;
@@ -119,7 +119,7 @@ impl Prepared {
         }
         if job.eval.is_some() && recipe.eval_answers > 0 {
             let longest = eval.as_ref().unwrap_or(&train).tokens.most() as usize;
-            job.answers = Some(GeneratorLimits {
+            job.answers = Some(EngineLimits {
                 rows: recipe.eval_answers.min(ANSWERS_AT_ONCE),
                 context: longest + recipe.max_new_tokens,
                 patches: job.limits.patches,

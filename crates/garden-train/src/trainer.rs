@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use garden_data::{BatchSize, Loader, MicroBatch, Processor, SkippedRow};
 use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
-use garden_model::{
-    Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
-};
+use garden_model::{Adapter, Batch, Checkpoint, Config, Engine, EngineLimits, Limits, Model, Optimizer, read_adapter};
 use garden_random::spread;
 
 use crate::checkpoint::{self, Best, Progress};
@@ -138,8 +136,8 @@ impl<'a> Run<'a> {
         let evaluation = match &job.eval {
             None => None,
             Some(rows) => {
-                let generator = job.answers.map(|limits| Generator::beside(device, &model, limits)).transpose()?;
-                Some(Evaluation::new(job, rows.open()?, processor.clone(), generator)?)
+                let engine = job.answers.map(|limits| Engine::beside(device, &model, limits)).transpose()?;
+                Some(Evaluation::new(job, rows.open()?, processor.clone(), engine)?)
             }
         };
         forget_others_answers(&recipe.output_dir, &progress)?;
@@ -548,7 +546,7 @@ pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> 
 }
 
 /// Answers run over their whole context; room for that is made once, with the model's.
-pub(crate) fn with_answers(limits: Limits, answers: Option<GeneratorLimits>) -> Limits {
+pub(crate) fn with_answers(limits: Limits, answers: Option<EngineLimits>) -> Limits {
     Limits { longest: limits.longest.max(answers.map_or(0, |answers| answers.context)), ..limits }
 }
 

@@ -18,8 +18,8 @@ use crate::checkpoint::safetensors_writer::{
 };
 use crate::checkpoint::sum::{PIECE, Sum, piece, scale_rows};
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
+use crate::engine::{Engine, EngineLimits};
 use crate::error::Error;
-use crate::generator::{Generator, GeneratorLimits};
 use crate::network::declared;
 use crate::network::role::Declared;
 use garden_input::Config;
@@ -250,8 +250,8 @@ impl<'a> Merge<'a> {
 
 /// Checks that every tensor and every part of the adapter fits, by building the model without computing anything.
 fn fits(base: &Checkpoint, adapter: &Adapter, config: &Config) -> Result<(), Error> {
-    let limits = GeneratorLimits { rows: 1, context: 1, patches: 0 };
-    Generator::build(&mut Planner::for_cpu(1), config, base, Some(adapter), None, limits).map(drop)
+    let limits = EngineLimits { rows: 1, context: 1, patches: 0 };
+    Engine::build(&mut Planner::for_cpu(1), config, base, Some(adapter), None, limits).map(drop)
 }
 
 impl Item<'_> {

@@ -25,7 +25,7 @@ pub(crate) struct HeadWorkspace {
     /// Their gradients `[targets, hidden]`.
     gradient: Buffer,
     /// `[chunk, vocabulary]`.
-    logits: Buffer,
+    pub logits: Buffer,
     /// The loss of each row, f32 `[targets]`.
     pub losses: Buffer,
     /// 1 where the target is the first of the largest logits, else 0, f32 `[targets]`.

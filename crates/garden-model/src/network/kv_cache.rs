@@ -10,17 +10,17 @@ use crate::network::decoder::Sequence;
 use crate::network::rotary::{AngleInputs, Table};
 use garden_input::TextConfig;
 
-/// Keys and values of every row, layer by layer, all allocated before the first token.
+/// Keys and values of every row, layer by layer, all allocated before the first token. A row has a slot of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     pub layers: Vec<LayerKvCache>,
-    /// Maximum tokens per row.
+    /// Maximum tokens of a slot.
     context: usize,
     /// Workspace of decode attention for partial sums, f32, and its values per row.
     workspace: Option<(Buffer, usize)>,
 }
 
-/// Keys (after rotary embedding) and values of a layer `[rows, context, kv heads * head]`.
+/// Keys (after rotary embedding) and values of a layer `[slots, context, kv heads * head]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerKvCache {
     pub keys: Buffer,
@@ -53,16 +53,16 @@ impl KvCache {
         Ok(KvCache { layers, context, workspace })
     }
 
-    /// Cache position of a row's first token.
-    fn first(&self, row: usize) -> usize {
-        row * self.context
+    /// Cache position of a slot's first token.
+    fn first(&self, slot: usize) -> usize {
+        slot * self.context
     }
 }
 
 /// New tokens of one row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    pub row: usize,
+    pub slot: usize,
     /// Tokens of the row already in the cache.
     pub before: usize,
     /// Number of new tokens.
@@ -121,11 +121,11 @@ impl StepInputs {
     ) -> Step {
         let (mut starts, mut places) = (vec![0_i32], Vec::new());
         for piece in pieces {
-            let first = cache.first(piece.row) + piece.before;
+            let first = cache.first(piece.slot) + piece.before;
             places.extend((first..first + piece.tokens).map(|place| place as i32));
             starts.push(places.len() as i32);
         }
-        let firsts: Vec<i32> = pieces.iter().map(|piece| cache.first(piece.row) as i32).collect();
+        let firsts: Vec<i32> = pieces.iter().map(|piece| cache.first(piece.slot) as i32).collect();
         let lengths: Vec<i32> = pieces.iter().map(|piece| (piece.before + piece.tokens) as i32).collect();
         let sequence = Sequence {
             tokens: places.len(),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::case::{Case, find, step};
 use garden_device::{CpuBf16, Device, Dtype};
 use garden_model::{
-    Error, Generator, GeneratorLimits, GradientCheckpointing, Images, Model, Optimizer, Prompt, Sampling, Training,
+    Engine, EngineLimits, Error, GradientCheckpointing, Images, Model, Optimizer, Prompt, Sampling, Training,
     read_adapter, write_adapter,
 };
 
@@ -118,15 +118,15 @@ fn a_step_that_fails_leaves_what_was_saved() {
 fn answers_of_a_failed_device_are_not_given() {
     let case = find("vision_lora");
     let mut device = CpuBf16::new(1);
-    let limits = GeneratorLimits { rows: 1, context: 20, patches: 0 };
-    let mut generator = Generator::build(&mut device, &case.config, &case.checkpoint, None, None, limits).unwrap();
+    let limits = EngineLimits { rows: 1, context: 20, patches: 0 };
+    let mut engine = Engine::build(&mut device, &case.config, &case.checkpoint, None, None, limits).unwrap();
     let sampling = Sampling { max_new_tokens: 10, ..Sampling::default() };
     let prompt = || vec![Prompt { tokens: vec![5, 6, 7], images: Images::default() }];
-    generator.generate(&mut device, prompt(), &sampling, &mut |_| ()).unwrap();
+    engine.generate(&mut device, prompt(), &sampling, &mut |_| ()).unwrap();
     // Some tokens come before it fails.
     device.fail_after(150);
     let mut tokens = 0;
-    assert_lost(generator.generate(&mut device, prompt(), &sampling, &mut |_| tokens += 1), "generation");
+    assert_lost(engine.generate(&mut device, prompt(), &sampling, &mut |_| tokens += 1), "generation");
     assert!(tokens < 10, "{tokens}");
-    assert_lost(generator.generate(&mut device, prompt(), &sampling, &mut |_| ()), "generation");
+    assert_lost(engine.generate(&mut device, prompt(), &sampling, &mut |_| ()), "generation");
 }

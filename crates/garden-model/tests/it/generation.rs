@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use crate::case::{Case, Make, is_f32, on_every_device, planner};
 use garden_device::{Cpu, Device, Planner, Purpose};
 use garden_model::{
-    Adapter, Answer, Batch, Checkpoint, Config, FourBit, Generator, GeneratorLimits, GradientCheckpointing, IGNORED,
-    Images, Limits, LoraConfig, Model, Prompt, Row, Sampling, Storage, Targets, Training, read_adapter,
+    Adapter, Answer, Batch, Checkpoint, Config, Engine, EngineLimits, FourBit, GradientCheckpointing, IGNORED, Images,
+    Limits, LoraConfig, Model, Prompt, Row, Sampling, Storage, Targets, Training, read_adapter,
 };
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn of_its_own(make: Make) -> f64 {
 /// How much of what was generated is as recorded. With roundings the best token may become another where two are nearly equal, and from there on a row
 /// says something else.
 #[derive(Clone, Copy, Debug, Default)]
-struct Agreement {
+pub struct Agreement {
     rows: usize,
     same_rows: usize,
     tokens: usize,
@@ -58,7 +58,7 @@ struct Agreement {
 
 impl Agreement {
     /// Counts a row; in f32 it must be as recorded. Returns how many tokens are the same.
-    fn add(&mut self, make: Make, place: &str, got: &[i32], expected: &[i32]) -> usize {
+    pub fn add(&mut self, make: Make, place: &str, got: &[i32], expected: &[i32]) -> usize {
         assert!(got == expected || !is_f32(make), "{place}: {got:?}, {expected:?} expected");
         let same = got.iter().zip(expected).take_while(|(got, expected)| got == expected).count();
         (self.rows, self.tokens) = (self.rows + 1, self.tokens + expected.len());
@@ -68,7 +68,7 @@ impl Agreement {
 
     /// Most of it has to be. These models are random and tiny, so that many tokens are nearly as good as the best: what has to hold for each
     /// token that differs is in [`assert_near_miss`].
-    fn check(&self) {
+    pub fn check(&self) {
         println!("{self:?}");
         assert!(2 * self.same_rows > self.rows && 2 * self.same_tokens > self.tokens, "{self:?}");
     }
@@ -83,14 +83,14 @@ fn assert_near_miss(place: &str, logits: &[f32], got: i32, expected: i32) {
 }
 
 /// A recorded run.
-struct Run {
+pub struct Run {
     about: Value,
     folder: PathBuf,
-    config: Config,
+    pub config: Config,
     checkpoint: Checkpoint,
     adapter: Option<Adapter>,
     recorded: Checkpoint,
-    prompts: Vec<Prompt>,
+    pub prompts: Vec<Prompt>,
 }
 
 fn reference() -> PathBuf {
@@ -102,7 +102,7 @@ fn about() -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-fn runs() -> Vec<Run> {
+pub fn runs() -> Vec<Run> {
     let about = about();
     let all = about["runs"].as_array().unwrap().iter();
     let runs: Vec<Run> = all.map(|run| Run::read(run.clone())).collect();
@@ -140,12 +140,12 @@ impl Run {
         Run { about, folder, config, checkpoint, adapter, recorded, prompts }
     }
 
-    fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.about["name"].as_str().unwrap()
     }
 
     /// Greedy, as it was recorded.
-    fn greedy(&self) -> Sampling {
+    pub fn greedy(&self) -> Sampling {
         let end = self.about["end_tokens"].as_array().unwrap();
         Sampling {
             max_new_tokens: self.about["new_tokens"].as_u64().unwrap() as usize,
@@ -158,13 +158,17 @@ impl Run {
         Sampling { repetition_penalty: self.about["repetition_penalty"].as_f64().unwrap() as f32, ..self.greedy() }
     }
 
-    fn limits(&self) -> GeneratorLimits {
-        GeneratorLimits::of(&self.prompts, self.greedy().max_new_tokens)
+    pub fn limits(&self) -> EngineLimits {
+        EngineLimits::of(&self.prompts, self.greedy().max_new_tokens)
     }
 
-    fn build(&self, device: &mut dyn Device) -> Generator {
+    fn build(&self, device: &mut dyn Device) -> Engine {
+        self.build_for(device, self.limits())
+    }
+
+    pub fn build_for(&self, device: &mut dyn Device, limits: EngineLimits) -> Engine {
         let (adapter, four_bit) = (self.adapter.as_ref(), self.four_bit());
-        Generator::build(device, &self.config, &self.checkpoint, adapter, four_bit.as_ref(), self.limits()).unwrap()
+        Engine::build(device, &self.config, &self.checkpoint, adapter, four_bit.as_ref(), limits).unwrap()
     }
 
     /// What is packed on load.
@@ -175,15 +179,15 @@ impl Run {
     /// Answers, and the logits of every token of every row.
     fn answers(&self, make: Make, prompts: &[Prompt], sampling: &Sampling) -> (Vec<Answer>, Vec<Vec<Vec<f32>>>) {
         let device = &mut *make();
-        let mut generator = self.build(device);
+        let mut engine = self.build(device);
         let mut logits = vec![Vec::new(); prompts.len()];
         let seen = Sampling { has_logits: true, ..sampling.clone() };
-        let answers = generator
+        let answers = engine
             .generate(device, prompts.to_vec(), &seen, &mut |new| logits[new.row].push(new.logits.to_vec()))
             .unwrap();
         // Whether the best token is found on the host or on the device, and however often: the same ones.
         for _ in 0..3 {
-            let again = generator.generate(device, prompts.to_vec(), sampling, &mut |_| ()).unwrap();
+            let again = engine.generate(device, prompts.to_vec(), sampling, &mut |_| ()).unwrap();
             assert_eq!(again, answers, "{}", self.name());
         }
         (answers, logits)
@@ -358,12 +362,12 @@ fn long_prompts_are_read_in_pieces(make: Make) {
     let batch = Batch::new(config, &[row], prompt.images.clone()).unwrap();
     let all = uncached(make, &run, &batch);
     let device = &mut *make();
-    let limits = GeneratorLimits::of(std::slice::from_ref(&prompt), 1);
-    let mut generator = Generator::build(device, config, &run.checkpoint, None, None, limits).unwrap();
+    let limits = EngineLimits::of(std::slice::from_ref(&prompt), 1);
+    let mut engine = Engine::build(device, config, &run.checkpoint, None, None, limits).unwrap();
     let mut off = 0.0;
     let sampling = Sampling { max_new_tokens: 1, has_logits: true, ..Sampling::default() };
     let last = &all[all.len() - config.text.vocabulary..];
-    generator.generate(device, vec![prompt], &sampling, &mut |new| off = apart(new.logits, last)).unwrap();
+    engine.generate(device, vec![prompt], &sampling, &mut |new| off = apart(new.logits, last)).unwrap();
     assert!(off < of_its_own(make), "{off:.1e}");
 }
 
@@ -406,7 +410,7 @@ fn draws_follow_the_probabilities() {
     };
     let prompt = run.prompts[0].clone();
     let mut cpu = Cpu::new(1);
-    let mut generator = run.build(&mut cpu);
+    let mut engine = run.build(&mut cpu);
     let (mut counts, mut expected, draws) = (vec![0_u32; run.config.text.vocabulary], Vec::new(), 3000);
     let first = garden_testing::seed();
     for seed in first..first + draws {
@@ -415,7 +419,7 @@ fn draws_follow_the_probabilities() {
             counts[new.token as usize] += 1;
             expected = sampling.probabilities(new.logits, &prompt.tokens);
         };
-        generator.generate(&mut cpu, vec![prompt.clone()], &sampling, &mut take).unwrap();
+        engine.generate(&mut cpu, vec![prompt.clone()], &sampling, &mut take).unwrap();
     }
     let chi_square: f64 = counts
         .iter()
@@ -441,11 +445,11 @@ fn the_same_seed_gives_the_same_tokens(make: Make) {
     let twice = vec![run.prompts[0].clone(), run.prompts[0].clone()];
     let (answers, _) = run.answers(make, &twice, &sampling(7));
     assert_ne!(answers[0], answers[1]);
-    // What a generator did before changes nothing.
+    // What an engine did before changes nothing.
     let device = &mut *make();
-    let mut generator = run.build(device);
+    let mut engine = run.build(device);
     for seed in [3, 7] {
-        let answers = generator.generate(device, run.prompts.clone(), &sampling(seed), &mut |_| ()).unwrap();
+        let answers = engine.generate(device, run.prompts.clone(), &sampling(seed), &mut |_| ()).unwrap();
         assert!(seed != 7 || answers == first);
     }
 }
@@ -472,9 +476,9 @@ fn the_plan_is_what_is_used_and_does_not_grow(make: Make) {
     for run in runs() {
         let (device, mut planner) = (&mut *make(), planner(make));
         run.build(&mut planner);
-        let mut generator = run.build(device);
+        let mut engine = run.build(device);
         assert_eq!(planner.plan(), device.plan(), "{}", run.name());
-        generator.generate(device, run.prompts.clone(), &run.greedy(), &mut |_| ()).unwrap();
+        engine.generate(device, run.prompts.clone(), &run.greedy(), &mut |_| ()).unwrap();
         assert_eq!(planner.plan(), device.plan(), "{} after generating", run.name());
         let plan = device.plan();
         for purpose in [Purpose::Gradients, Purpose::Optimizer, Purpose::Activations, Purpose::RecomputedActivations] {
@@ -494,19 +498,19 @@ fn the_plan_is_what_is_used_and_does_not_grow(make: Make) {
 fn what_is_refused() {
     let run = runs().into_iter().find(|run| run.name() == "adapter").unwrap();
     let mut planner = Planner::for_cpu(1);
-    let mut generator = run.build(&mut planner);
+    let mut engine = run.build(&mut planner);
     let mut refusal = |prompts: Vec<Prompt>, sampling: Sampling| {
-        generator.generate(&mut planner, prompts, &sampling, &mut |_| ()).expect_err("it should be refused").to_string()
+        engine.generate(&mut planner, prompts, &sampling, &mut |_| ()).expect_err("it should be refused").to_string()
     };
     let text = |tokens: Vec<i32>| Prompt { tokens, images: Images::default() };
     let image = run.config.image_token;
     assert_eq!(
         refusal(vec![text(vec![5]); 5], run.greedy()),
-        "there are 5 prompts; the generator was built for 4 at once"
+        "there are 5 prompts; the engine was built for 4 at once"
     );
     assert_eq!(
         refusal(vec![text(vec![5]), text(vec![5; 30])], run.greedy()),
-        "row 1 has 30 tokens and may get 40 new ones; the generator was built for 55 together"
+        "row 1 has 30 tokens and may get 40 new ones; the engine was built for 55 together"
     );
     assert_eq!(
         refusal(vec![text(vec![5]), text(vec![5, image])], run.greedy()),
@@ -522,7 +526,7 @@ fn what_is_refused() {
             vec![Prompt { tokens: vec![image; 16], images: large }],
             Sampling { max_new_tokens: 8, ..run.greedy() }
         ),
-        "row 0 has images of 64 patches; the generator was built for 24"
+        "row 0 has images of 64 patches; the engine was built for 24"
     );
     let mut setting = |sampling: Sampling| refusal(vec![text(vec![5])], sampling);
     let greedy = run.greedy();
@@ -550,7 +554,7 @@ fn what_is_refused() {
     // An adapter of another model.
     let other = runs().into_iter().find(|run| run.name() == "rslora").unwrap();
     let adapter = other.adapter.as_ref();
-    let error = Generator::build(&mut planner, &run.config, &run.checkpoint, adapter, None, run.limits()).unwrap_err();
+    let error = Engine::build(&mut planner, &run.config, &run.checkpoint, adapter, None, run.limits()).unwrap_err();
     assert!(error.to_string().contains("adapter_model.safetensors`: tensor `base_model.model."), "{error}");
     assert!(run.folder.ends_with("decoder_lora"));
 }

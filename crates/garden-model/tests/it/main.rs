@@ -2,6 +2,7 @@
 
 mod arrival;
 mod case;
+mod engine;
 mod failing;
 mod generation;
 mod memory;

@@ -5,7 +5,7 @@
 
 use crate::case::{find, step};
 use garden_device::Cpu;
-use garden_model::{Generator, GeneratorLimits, GradientCheckpointing, Images, NewToken, Prompt, Sampling};
+use garden_model::{Engine, EngineLimits, GradientCheckpointing, Images, NewToken, Prompt, Sampling};
 use garden_testing::alone;
 
 /// Anonymous memory may change by this much after the second step.
@@ -47,9 +47,9 @@ fn measure_steps_and_tokens() {
 fn growth_while_generating() -> i64 {
     let case = find("bfloat16");
     let mut cpu = Cpu::new(2);
-    let limits = GeneratorLimits { rows: 3, context: 600, patches: 0 };
-    let mut generator =
-        Generator::build(&mut cpu, &case.config, &case.checkpoint, case.adapter().as_ref(), None, limits).unwrap();
+    let limits = EngineLimits { rows: 3, context: 600, patches: 0 };
+    let mut engine =
+        Engine::build(&mut cpu, &case.config, &case.checkpoint, case.adapter().as_ref(), None, limits).unwrap();
     let sampling = Sampling { max_new_tokens: 500, temperature: Some(1.0), top_p: Some(0.9), ..Sampling::default() };
     let prompt = |length: usize| Prompt { tokens: vec![5; length], images: Images::default() };
     let (mut seen, mut early) = (0, 0);
@@ -58,7 +58,7 @@ fn growth_while_generating() -> i64 {
             seen += 1;
             early = if seen == 1 { anonymous() } else { early };
         };
-        generator.generate(&mut cpu, vec![prompt(100), prompt(3), prompt(40)], &sampling, count).unwrap();
+        engine.generate(&mut cpu, vec![prompt(100), prompt(3), prompt(40)], &sampling, count).unwrap();
     }
     assert_eq!(seen, 3 * 3 * 500);
     anonymous() - early

@@ -18,7 +18,7 @@ use std::process::Command;
 use crate::case::{Case, cases, find};
 use garden_device::{Cpu, Dtype};
 use garden_model::{
-    Adapter, Checkpoint, Config, Error, Generator, GeneratorLimits, GradientCheckpointing, Images, LoraConfig, Merge,
+    Adapter, Checkpoint, Config, Engine, EngineLimits, Error, GradientCheckpointing, Images, LoraConfig, Merge,
     MergeProof, MergeReport, MergeSettings, Model, PackedBase, Prompt, Sampling, Storage, Training, prove_adapter,
     prove_merge, read_adapter, write_adapter,
 };
@@ -97,15 +97,15 @@ fn dora_answers_and_merges_as_in_peft() {
     let answer = whole("answer");
     let says = |checkpoint: &Checkpoint, adapter: Option<&Adapter>| {
         let (cpu, mut first) = (&mut Cpu::new(1), Vec::new());
-        let limits = GeneratorLimits::of(&prompts, answer.len());
-        let mut generator = Generator::build(cpu, &case.config, checkpoint, adapter, None, limits).unwrap();
+        let limits = EngineLimits::of(&prompts, answer.len());
+        let mut engine = Engine::build(cpu, &case.config, checkpoint, adapter, None, limits).unwrap();
         let sampling = Sampling { max_new_tokens: answer.len(), has_logits: true, ..Sampling::default() };
         let mut seen = |new: garden_model::NewToken<'_>| {
             if first.is_empty() {
                 first = new.logits.to_vec();
             }
         };
-        let answers = generator.generate(cpu, prompts.clone(), &sampling, &mut seen).unwrap();
+        let answers = engine.generate(cpu, prompts.clone(), &sampling, &mut seen).unwrap();
         (answers[0].tokens.clone(), first)
     };
     let logits = expected.tensor("logits").unwrap().values();

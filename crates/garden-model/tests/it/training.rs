@@ -13,8 +13,8 @@ use crate::case::{Case, Make, cases, find, is_f32, on_every_device, step};
 use crate::reference::{BF16, apart};
 use garden_device::{Cpu, CpuBf16, Device, Dtype, Purpose};
 use garden_model::{
-    Generator, GeneratorLimits, GradientCheckpointing, LoraConfig, Model, Optimizer, Part, Storage, Training,
-    read_adapter, write_adapter,
+    Engine, EngineLimits, GradientCheckpointing, LoraConfig, Model, Optimizer, Part, Storage, Training, read_adapter,
+    write_adapter,
 };
 
 on_every_device! {
@@ -133,8 +133,8 @@ fn adapters_of_both_layouts_are_read() {
             adapter.put(device, &again).unwrap();
             assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
             // And where it is only applied: every tensor has its place.
-            let limits = GeneratorLimits { rows: 1, context: 8, patches: 0 };
-            Generator::build(&mut Cpu::new(1), &case.config, &case.checkpoint, Some(&adapter), None, limits).unwrap();
+            let limits = EngineLimits { rows: 1, context: 8, patches: 0 };
+            Engine::build(&mut Cpu::new(1), &case.config, &case.checkpoint, Some(&adapter), None, limits).unwrap();
             std::fs::remove_dir_all(folder).unwrap();
         }
     }

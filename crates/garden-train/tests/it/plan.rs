@@ -6,7 +6,7 @@ use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::{Dtype, Purpose};
 use garden_input::FAMILIES;
 use garden_memory::Bytes;
-use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
+use garden_model::{Checkpoint, Config, EngineLimits, Preset};
 use garden_train::{
     AvailableMemory, DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, PlanItem, Recipe, Recompute, RowShape,
     advise, loader_changes,
@@ -27,7 +27,7 @@ impl Case {
         Case { config, checkpoint, row, device: DeviceKind::Cpu }
     }
 
-    fn plan(&self, recipe: &Recipe, answers: Option<GeneratorLimits>) -> Result<MemoryPlan, Error> {
+    fn plan(&self, recipe: &Recipe, answers: Option<EngineLimits>) -> Result<MemoryPlan, Error> {
         let images = ImageSettings { max_pixels: 12_845_056, ..ImageSettings::of(&FAMILIES[0].images) };
         let limits = self.row.limits(recipe, &images).unwrap();
         MemoryPlan::of(&PlanInput {
@@ -133,7 +133,7 @@ fn loading_counts_where_it_needs_more_than_steps() {
 #[test]
 fn answers_of_evaluations_are_planned() {
     let case = Case::of("qwen2.5-vl-3b");
-    let answers = GeneratorLimits { rows: 4, context: 2000, patches: 5476 };
+    let answers = EngineLimits { rows: 4, context: 2000, patches: 5476 };
     let (without, with) = (case.plan(&recipe(), None).unwrap(), case.plan(&recipe(), Some(answers)).unwrap());
     assert_eq!(with.bytes(PlanItem::Buffers(Purpose::KvCache)), 2 * 36 * 4 * 2000 * 2 * 128 * 4);
     assert!(

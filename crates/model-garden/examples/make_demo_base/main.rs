@@ -25,8 +25,8 @@ use demo::random::Random;
 use garden_data::{Collator, Example, ExampleSettings, Outcome, PictureFile, Processor, Record, SpecialTokens};
 use garden_device::Cpu;
 use garden_model::{
-    Batch, Checkpoint, Config, Generator, GeneratorLimits, GradientCheckpointing, Limits, Model, Optimizer, Prompt,
-    Sampling, Storage, Training,
+    Batch, Checkpoint, Config, Engine, EngineLimits, GradientCheckpointing, Limits, Model, Optimizer, Prompt, Sampling,
+    Storage, Training,
 };
 
 const THREADS: usize = 2;
@@ -176,11 +176,11 @@ fn judge(folder: &Path, processor: &Processor, config: &Config, seed: u64) {
     };
     let prompts: Vec<Prompt> = records.iter().map(prompt).collect();
     let (mut cpu, checkpoint) = (Cpu::new(THREADS), Checkpoint::open(folder).unwrap());
-    let limits = GeneratorLimits::of(&prompts, NEW_TOKENS);
-    let mut generator = Generator::build(&mut cpu, config, &checkpoint, None, None, limits).unwrap();
+    let limits = EngineLimits::of(&prompts, NEW_TOKENS);
+    let mut engine = Engine::build(&mut cpu, config, &checkpoint, None, None, limits).unwrap();
     let end = processor.tokenizer.added_token("<|im_end|>").unwrap();
     let sampling = Sampling { max_new_tokens: NEW_TOKENS, end_tokens: vec![end], ..Sampling::default() };
-    let answers = generator.generate(&mut cpu, prompts, &sampling, &mut |_| {}).unwrap();
+    let answers = engine.generate(&mut cpu, prompts, &sampling, &mut |_| {}).unwrap();
     let mut right: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for (record, answer) in records.iter().zip(answers) {
         let said = processor.tokenizer.decode(&answer.tokens, SpecialTokens::Skip);

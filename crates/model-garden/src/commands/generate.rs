@@ -8,7 +8,7 @@ use garden_data::{Message, PLACEHOLDER, PictureFile, Processor, SpecialTokens};
 use garden_device::{Device, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
-    Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Prompt, Sampling, read_adapter,
+    Adapter, Answer, Checkpoint, Config, Engine, EngineLimits, FourBit, Prompt, Sampling, read_adapter,
 };
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
             format!("it has {} tokens; the model supports {most} (`max_position_embeddings`)", prompt.tokens.len());
         return Err(failure(format!("{}the prompt is too long", question.place), why));
     }
-    let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
+    let limits = EngineLimits::of(&prompts, sampling.max_new_tokens);
     let mut device = devices::open_here(arguments.device, arguments.threads, printer)?;
     let plan = loaded.plan(device.profile(), limits)?;
     fits(&plan, &*device)?;
@@ -78,7 +78,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         printer.say(&format!("model-garden: loading; planned memory: {}", Bytes(plan.total() as u64)));
     }
     device.prepare(plan.total()).map_err(|error| failure("cannot load the model", error))?;
-    let mut generator = loaded.build(&mut *device, limits)?;
+    let mut engine = loaded.build(&mut *device, limits)?;
     let load_seconds = begin.elapsed().as_secs_f64();
 
     let (counts, begin) = (prompts.iter().map(|prompt| prompt.tokens.len()).collect::<Vec<_>>(), Instant::now());
@@ -86,7 +86,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let mut stream = Stream { processor: &processor, waiting: Vec::new() };
     let is_streamed = !arguments.printed.is_json() && questions.len() == 1;
     let mut trouble = None;
-    let answers = generator.generate(&mut *device, prompts, &sampling, &mut |new| {
+    let answers = engine.generate(&mut *device, prompts, &sampling, &mut |new| {
         first_seconds.get_or_insert_with(|| begin.elapsed().as_secs_f64());
         if is_streamed {
             trouble = printer.out_exactly(&stream.add(new.token)).err().or(trouble.take());
@@ -226,6 +226,7 @@ fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
         end_tokens: garden_input::read_end_tokens(&arguments.model)
             .map_err(|error| failure("cannot read the end tokens", error))?,
         seed: arguments.seed,
+        stream: 0,
         has_logits: false,
     })
 }
@@ -259,14 +260,14 @@ impl Loaded {
         })
     }
 
-    fn build(&self, device: &mut dyn Device, limits: GeneratorLimits) -> Result<Generator, Failure> {
+    fn build(&self, device: &mut dyn Device, limits: EngineLimits) -> Result<Engine, Failure> {
         let (adapter, four_bit) = (self.adapter.as_ref(), self.four_bit.as_ref());
-        Generator::build(device, &self.config, &self.checkpoint, adapter, four_bit, limits)
+        Engine::build(device, &self.config, &self.checkpoint, adapter, four_bit, limits)
             .map_err(|error| Failure::of("cannot load the model", &error))
     }
 
     /// What it will hold.
-    fn plan(&self, profile: &Profile, limits: GeneratorLimits) -> Result<Plan, Failure> {
+    fn plan(&self, profile: &Profile, limits: EngineLimits) -> Result<Plan, Failure> {
         let mut planner = Planner::like(profile);
         self.build(&mut planner, limits)?;
         Ok(planner.plan().clone())

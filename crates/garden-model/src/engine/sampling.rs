@@ -28,6 +28,8 @@ pub struct Sampling {
     pub end_tokens: Vec<i32>,
     /// Random seed: the same seed gives the same answers.
     pub seed: u64,
+    /// Which of several answers with this seed: each draws random numbers of its own.
+    pub stream: usize,
     /// Whether `on_token` receives logits. Without them, the best tokens are found on the device.
     pub has_logits: bool,
 }
@@ -43,6 +45,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             end_tokens: Vec::new(),
             seed: 0,
+            stream: 0,
             has_logits: false,
         }
     }
@@ -206,9 +209,9 @@ fn by_score(scores: &[f32], a: u32, b: u32) -> Ordering {
     scores[b as usize].total_cmp(&scores[a as usize]).then(b.cmp(&a))
 }
 
-/// The random numbers of a row, independent of other rows.
-pub(crate) fn random_of_row(seed: u64, row: usize) -> SplitMix64 {
-    SplitMix64(mix(seed) ^ (row as u64).wrapping_mul(0xd134_2543_de82_ef95))
+/// The random numbers of an answer, independent of others.
+pub(crate) fn random_of_row(seed: u64, stream: usize) -> SplitMix64 {
+    SplitMix64(mix(seed) ^ (stream as u64).wrapping_mul(0xd134_2543_de82_ef95))
 }
 
 #[cfg(test)]
