@@ -296,6 +296,10 @@ pub trait Device {
         self.copy(x.joined(rows), y.joined(rows));
     }
 
+    /// Rows of which each keeps the columns of its owner, activations: of `x [rows, width]`, whose columns belong in groups of `each` to `of` owners in
+    /// turn, everything becomes zero but the columns of the row's own in `owners`, i32 `[rows]`. A negative owner has none.
+    fn keep_own(&mut self, x: Rows, owners: Buffer, each: usize, of: usize, rows: usize);
+
     /// y += x, activations.
     fn add(&mut self, x: Buffer, y: Buffer);
 

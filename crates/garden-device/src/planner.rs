@@ -121,6 +121,7 @@ impl Device for Planner {
     fn embed(&mut self, _: &Weight, _: Buffer, _: Buffer, _: usize) {}
     fn embed_backward(&mut self, _: Rows, _: Buffer, _: &Weight, _: usize, _: &[i32]) {}
     fn gather(&mut self, _: Rows, _: Buffer, _: Rows, _: usize) {}
+    fn keep_own(&mut self, _: Rows, _: Buffer, _: usize, _: usize, _: usize) {}
     fn scatter(&mut self, _: Rows, _: Buffer, _: Rows, _: usize) {}
     fn dropout(&mut self, _: Rows, _: Rows, _: usize, _: f32, _: Seed, _: Write) {}
     fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}

@@ -4,11 +4,13 @@
 //! or length, and a row's first logits do not depend on other rows. A decode step takes all unfinished rows at once: each weight is read once for all
 //! of them. A row's place in the cache, its slot, is its own until it is retired, whoever comes and goes beside it.
 
+pub(crate) mod bank;
 mod generate;
 pub(crate) mod sampling;
 
 use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 use garden_random::SplitMix64;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,7 @@ use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::nf4_checkpoint::FourBit;
+use crate::engine::bank::Bank;
 use crate::engine::sampling::{Sampler, Sampling, random_of_row};
 use crate::error::Error;
 use crate::model::{Model, upload};
@@ -28,7 +31,7 @@ use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, FrozenAdapter, RowFactors, Storage};
-use crate::network::pass::Pass;
+use crate::network::pass::{Adapters, Pass};
 use crate::network::patches::PatchInputs;
 use crate::network::rotary;
 use crate::network::vision::{Vision, VisionWorkspace};
@@ -53,6 +56,8 @@ pub struct Question {
     pub row: usize,
     /// The prompt.
     pub prompt: Prompt,
+    /// The place of its adapter in the bank; `None` for the base alone, or the model's own adapter where there is no bank.
+    pub adapter: Option<usize>,
     /// How tokens are chosen, and when the answer ends.
     pub sampling: Sampling,
 }
@@ -111,6 +116,8 @@ pub struct Engine {
     network: Network,
     kv_cache: KvCache,
     workspace: Workspace,
+    /// Several adapters, if there is not one for all rows.
+    bank: Option<Bank>,
     /// In the order of their admission.
     rows: Vec<Row>,
     /// Logits of one row, on the host.
@@ -144,6 +151,7 @@ struct Row {
     number: usize,
     /// Its place in the KV cache.
     slot: usize,
+    adapter: Option<usize>,
     sampling: Sampling,
     random: SplitMix64,
     /// Its prompt, until all of it is in the cache.
@@ -234,7 +242,10 @@ impl Engine {
         device.reserve(answering(reserve, config, limits))?;
         let logits = vec![0.0; config.text.vocabulary];
         let (rows, sampler) = (Vec::new(), Sampler::default());
-        Ok((Engine { config: config.clone(), limits, network, kv_cache, workspace, rows, logits, sampler }, frozen))
+        Ok((
+            Engine { config: config.clone(), limits, network, kv_cache, workspace, bank: None, rows, logits, sampler },
+            frozen,
+        ))
     }
 
     /// A generator that shares the weights of a model in training, and its image workspaces: only a KV cache and the workspace of a layer are new. It answers
@@ -265,7 +276,7 @@ impl Engine {
         }
         let logits = vec![0.0; config.text.vocabulary];
         let (network, rows, sampler) = (model.network.clone(), Vec::new(), Sampler::default());
-        Ok(Engine { config: config.clone(), limits, network, kv_cache, workspace, rows, logits, sampler })
+        Ok(Engine { config: config.clone(), limits, network, kv_cache, workspace, bank: None, rows, logits, sampler })
     }
 
     /// The model's configuration.
@@ -285,8 +296,9 @@ impl Engine {
 
     /// Takes a row in; the next steps read and answer it. Refuses what cannot be answered within the limits.
     pub fn admit(&mut self, question: Question) -> Result<(), Error> {
-        let Question { row: number, prompt, sampling } = question;
+        let Question { row: number, prompt, adapter, sampling } = question;
         sampling.check()?;
+        self.check_adapter(number, adapter)?;
         let used = |slot: &usize| self.rows.iter().any(|row| row.slot == *slot);
         let Some(slot) = (0..self.limits.rows).find(|slot| !used(slot)) else {
             return Err(Error::Batch(format!(
@@ -298,6 +310,7 @@ impl Engine {
         self.rows.push(Row {
             number,
             slot,
+            adapter,
             random: random_of_row(sampling.seed, sampling.stream),
             sampling,
             cached: 0,
@@ -368,13 +381,13 @@ impl Engine {
         on_token: &mut dyn FnMut(NewToken<'_>),
     ) -> Result<(), Error> {
         let row = &mut self.rows[index];
-        let (slot, before) = (row.slot, row.cached);
+        let (slot, adapter, before) = (row.slot, row.adapter, row.cached);
         let Some(batch) = row.unread.take() else { return Ok(()) };
         if before == 0 {
-            self.embed(device, &batch);
+            self.embed(device, &batch, adapter);
         }
         let count = CHUNK.min(batch.tokens() - before);
-        let x = self.read_piece(device, slot, &batch, before, count);
+        let x = self.read_piece(device, slot, adapter, &batch, before..before + count);
         let row = &mut self.rows[index];
         row.cached += count;
         if row.cached < batch.tokens() {
@@ -387,22 +400,31 @@ impl Engine {
     }
 
     /// Embeds a prompt with its images: hidden states `[tokens, hidden]`, the first in the workspace.
-    fn embed(&self, device: &mut dyn Device, batch: &Batch) {
+    fn embed(&self, device: &mut dyn Device, batch: &Batch, adapter: Option<usize>) {
         let (text, workspace) = (&self.config.text, &self.workspace);
         let images = workspace.images.put(device, &batch.images);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(batch.tokens() * text.hidden);
-        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
+        let adapters = self.adapters_of_all(device, adapter, batch.patches());
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None, adapters };
         self.network.embed(pass, &self.config.vision, &workspace.vision, given, &images, x);
     }
 
     /// Runs some tokens of an embedded prompt through the layers, in place; returns their hidden states `[count, hidden]`.
-    fn read_piece(&self, device: &mut dyn Device, slot: usize, batch: &Batch, before: usize, count: usize) -> Buffer {
+    fn read_piece(
+        &self,
+        device: &mut dyn Device,
+        slot: usize,
+        adapter: Option<usize>,
+        batch: &Batch,
+        tokens: Range<usize>,
+    ) -> Buffer {
         let (hidden, workspace) = (self.config.text.hidden, &self.workspace);
-        let x = workspace.x.part(before * hidden, count * hidden);
-        let piece = Piece { slot, before, tokens: count };
-        let step = workspace.step.put(device, &self.kv_cache, &[piece], &batch.angles, before..before + count);
-        self.layers(device, x, &step);
+        let x = workspace.x.part(tokens.start * hidden, tokens.len() * hidden);
+        let piece = Piece { slot, before: tokens.start, tokens: tokens.len() };
+        let adapters = self.adapters_of_all(device, adapter, tokens.len());
+        let step = workspace.step.put(device, &self.kv_cache, &[piece], &batch.angles, tokens);
+        self.layers(device, x, &step, adapters);
         x
     }
 
@@ -423,15 +445,17 @@ impl Engine {
         let positions: Vec<[i32; 3]> = of_rows().map(|row| [row.next - 1; 3]).collect();
         let angles = rotary::of_tokens(&positions, text);
         let step = workspace.step.put(device, &self.kv_cache, &pieces, &angles, 0..rows);
+        let adapters = self.adapters_of(device, &of_rows().map(|row| row.adapter).collect::<Vec<Option<usize>>>());
         if rows > workspace.head.chunk {
             device.embed(&self.network.embedding, given, x, rows);
-            self.layers(device, x, &step);
+            self.layers(device, x, &step, adapters);
             return self.choose_all(device, x, &open, on_token);
         }
-        // The work is the same for every token; only the inputs uploaded before it differ.
-        device.repeat(x, rows, &mut |device| {
+        // The work is the same for every token, with adapters and without; only the inputs uploaded before it differ.
+        let number = 2 * rows + usize::from(matches!(adapters, Adapters::Off));
+        device.repeat(x, number, &mut |device| {
             device.embed(&self.network.embedding, given, x, rows);
-            self.layers(device, x, &step);
+            self.layers(device, x, &step, adapters);
             let logits = self.network.head.chunk(device, text, x, rows, &workspace.head);
             device.best_of_rows(logits, workspace.best.first(rows), rows);
         });
@@ -439,10 +463,10 @@ impl Engine {
     }
 
     /// Runs new tokens x `[tokens, hidden]` through all layers, in place.
-    fn layers(&self, device: &mut dyn Device, x: Buffer, step: &Step) {
+    fn layers(&self, device: &mut dyn Device, x: Buffer, step: &Step, adapters: Adapters) {
         let (text, workspace) = (&self.config.text, &self.workspace);
         let context = DecoderContext { hidden: text.hidden, workspaces: &workspace.decoder, sequence: &step.sequence };
-        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None, adapters };
         for (layer, kv_cache) in self.network.layers.iter().zip(&self.kv_cache.layers) {
             layer.forward_with_kv_cache(pass, context, x, &workspace.layers[layer.kind], kv_cache, step);
         }

@@ -26,6 +26,7 @@ pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;
 // Used in the interfaces of model and engine.
+pub use engine::bank::BankLimits;
 pub use engine::sampling::Sampling;
 pub use engine::{Answer, Engine, EngineLimits, NewToken, Order, Question};
 pub use garden_input::{

@@ -16,7 +16,7 @@ use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, Parameter, Storage};
-use crate::network::pass::Pass;
+use crate::network::pass::{Adapters, Pass};
 use crate::network::patches::{PatchInputs, Patches};
 use crate::network::role::{EVERY_BATCH, Part, WITH_IMAGES};
 use crate::network::rotary::AngleInputs;
@@ -242,7 +242,7 @@ impl Model {
         device.mark(Stage::Batch);
         let given = self.begin(device, batch)?;
         let dropout = (seed != 0).then_some(self.workspace.scalars);
-        let pass = &mut Pass { device, linear: self.workspace.linear, dropout };
+        let pass = &mut Pass { device, linear: self.workspace.linear, dropout, adapters: Adapters::Own };
         self.forward(pass, &given);
         let (text, workspace, network) = (&self.config.text, &self.workspace, &self.network);
         let context = DecoderContext { hidden: text.hidden, workspaces: &workspace.decoder, sequence: &given.sequence };
@@ -287,7 +287,10 @@ impl Model {
         (self.scalars.loss_scale, self.scalars.seed) = (0.0, 0);
         self.displace();
         let given = self.begin(device, batch)?;
-        self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
+        self.forward(
+            &mut Pass { device, linear: self.workspace.linear, dropout: None, adapters: Adapters::Own },
+            &given,
+        );
         let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
         let (last, dx) = (part(workspace.inputs[text.layers.len()]), workspace.dx.first(given.sequence.tokens));
@@ -318,7 +321,10 @@ impl Model {
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         self.displace();
         let given = self.begin(device, batch)?;
-        self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
+        self.forward(
+            &mut Pass { device, linear: self.workspace.linear, dropout: None, adapters: Adapters::Own },
+            &given,
+        );
         let text = &self.config.text;
         let last = self.workspace.inputs[text.layers.len()].first(batch.tokens() * text.hidden);
         let mut all = Vec::with_capacity(batch.tokens() * text.vocabulary);

@@ -487,6 +487,9 @@ impl Device for CpuBf16 {
     fn scatter(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
         self.run_all(&[x.first(rows)], [y], |cpu, x, [y]| cpu.scatter(x[0], places, y, rows));
     }
+    fn keep_own(&mut self, x: Rows, owners: Buffer, each: usize, of: usize, rows: usize) {
+        self.run_all(&[], [x.first(rows)], |cpu, _, [x]| cpu.keep_own(x, owners, each, of, rows));
+    }
     fn copy_rows(&mut self, x: Rows, y: Rows, rows: usize) {
         self.run_all(&[x.first(rows)], [y.first(rows)], |cpu, x, [y]| cpu.copy_rows(x[0], y, rows));
     }

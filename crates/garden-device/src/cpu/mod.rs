@@ -378,6 +378,11 @@ impl Device for Cpu {
         rows::scatter(x.f32(), places.i32(), y.f32(), rows, width);
     }
 
+    fn keep_own(&mut self, x: Rows, owners: Buffer, each: usize, of: usize, rows: usize) {
+        let ([owners], [values]) = self.arena.views([owners], [x.joined(rows)]);
+        rows::keep_own(values.f32(), x.width, owners.i32(), each, of);
+    }
+
     fn dropout(&mut self, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write) {
         let seed = seed.mixed(&self.scalars(seed.scalars));
         let ([x], [y]) = self.arena.views([x.joined(rows)], [y.joined(rows)]);

@@ -40,6 +40,18 @@ pub(super) fn gather(threads: &Threads, x: &[f32], places: &[i32], y: &mut [f32]
     });
 }
 
+/// Columns that are not of the row's owner become zero.
+pub(super) fn keep_own(x: &mut [f32], width: usize, owners: &[i32], each: usize, of: usize) {
+    assert_eq!(x.len(), owners.len() * width);
+    for (owner, row) in owners.iter().zip(x.chunks_exact_mut(width)) {
+        for (group, columns) in row.chunks_mut(each).enumerate() {
+            if (group % of) as i32 != *owner {
+                columns.fill(0.0);
+            }
+        }
+    }
+}
+
 pub(super) fn scatter(x: &[f32], places: &[i32], y: &mut [f32], rows: usize, width: usize) {
     assert_eq!((places.len(), x.len()), (rows, rows * width));
     for (place, x) in places.iter().zip(x.chunks_exact(width)) {

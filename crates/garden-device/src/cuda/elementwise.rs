@@ -52,6 +52,14 @@ pub(super) fn copy_rows(cuda: &mut Cuda, x: Rows, y: Rows, rows: usize) {
     cuda.by_values("copy_rows_bf16", rows * width, &arguments);
 }
 
+pub(super) fn keep_own(cuda: &mut Cuda, x: Rows, owners: Buffer, each: usize, of: usize, rows: usize) {
+    assert_eq!(owners.length(), rows);
+    let [values, stride] = cuda.with_stride(x, rows);
+    let size = |size: usize| Argument::I32(size as i32);
+    let arguments = [values, stride, cuda.of(owners, Dtype::I32), size(each), size(of), size(rows), size(x.width)];
+    cuda.by_values("keep_own_bf16", rows * x.width, &arguments);
+}
+
 pub(super) fn swiglu(cuda: &mut Cuda, gate: Rows, up: Rows, y: Rows, rows: usize) {
     let width = y.width;
     assert_eq!((gate.width, up.width), (width, width));

@@ -523,6 +523,10 @@ impl Device for Cuda {
         elementwise::copy_rows(self, x, y, rows);
     }
 
+    fn keep_own(&mut self, x: Rows, owners: Buffer, each: usize, of: usize, rows: usize) {
+        elementwise::keep_own(self, x, owners, each, of, rows);
+    }
+
     fn add(&mut self, x: Buffer, y: Buffer) {
         assert_eq!(x.length(), y.length());
         self.apart(&[x], &[y]);

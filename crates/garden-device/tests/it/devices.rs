@@ -62,6 +62,7 @@ on_every_device! {
     products,
     products_backward,
     copies_of_rows,
+    columns_of_owners,
     wide_products,
     weight_gradients,
     biases,
@@ -300,6 +301,17 @@ fn copies_of_rows(bench: &mut Bench) {
     let (x, y) = (bench.some_rows(rows, width), bench.unfilled_rows(rows, width));
     bench.run(&format!("[{rows}, {width}]"), &[Output::exact(y.pair).of(y)], |device, side| {
         device.copy_rows(x.on(side), y.on(side), rows);
+    });
+}
+
+fn columns_of_owners(bench: &mut Bench) {
+    let (rows, each, of) = (bench.random.of(&ROWS), bench.random.of(&[1, 3, 8, 16]), bench.random.between(1, 9));
+    // As many times in turn as there are linears with the same inputs.
+    let width = each * of * bench.random.between(1, 4);
+    let owners: Vec<i32> = (0..rows).map(|_| bench.random.below(of + 1) as i32 - 1).collect();
+    let (owners, x) = (bench.i32(&owners), bench.some_rows(rows, width));
+    bench.run(&format!("[{rows}, {width}], {each} of {of}"), &[Output::exact(x.pair).of(x)], |device, side| {
+        device.keep_own(x.on(side), owners.on(side), each, of, rows);
     });
 }
 

@@ -146,6 +146,11 @@ impl Adapter {
         Ok((pairs.len() - idle, idle))
     }
 
+    /// The folder's file of weights, for errors.
+    pub(crate) fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
     /// Whether it can be trained further.
     pub fn check_trainable(&self) -> Result<(), Error> {
         let (field, problem) = if self.is_dora {
@@ -202,7 +207,7 @@ impl Adapter {
     }
 
     /// Whether the matrices of a linear fit each other and its weight.
-    fn check_shapes(&self, module: &str, pair: &Pair<'_>, weight: &[usize]) -> Result<(), Error> {
+    pub(crate) fn check_shapes(&self, module: &str, pair: &Pair<'_>, weight: &[usize]) -> Result<(), Error> {
         let rank = pair.down.shape.first().copied().unwrap_or(0);
         let wanted = match weight {
             [rows, columns] => [vec![rank, *columns], vec![*rows, rank], vec![*rows]],

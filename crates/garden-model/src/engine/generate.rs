@@ -48,7 +48,12 @@ impl Engine {
     ) -> Result<(), Error> {
         // All prompts are validated before the first is read.
         for (row, prompt) in prompts.into_iter().enumerate() {
-            self.admit(Question { row, prompt, sampling: Sampling { stream: row, ..sampling.clone() } })?;
+            self.admit(Question {
+                row,
+                prompt,
+                adapter: None,
+                sampling: Sampling { stream: row, ..sampling.clone() },
+            })?;
         }
         while !self.is_idle() {
             if wants_end() {
@@ -64,9 +69,9 @@ impl Engine {
         assert!(self.rows.is_empty(), "a prompt is read where those of rows would be");
         let batch = self.batch(0, prompt, 0)?;
         let (text, workspace, tokens) = (&self.config.text, &self.workspace, batch.tokens());
-        self.embed(device, &batch);
+        self.embed(device, &batch, None);
         for before in (0..tokens).step_by(CHUNK) {
-            self.read_piece(device, 0, &batch, before, CHUNK.min(tokens - before));
+            self.read_piece(device, 0, None, &batch, before..tokens.min(before + CHUNK));
         }
         let (x, mut all) = (workspace.x.first(tokens * text.hidden), Vec::new());
         let head = &self.network.head;

@@ -4,7 +4,7 @@ use garden_device::{Buffer, Device, FusedWeight, OutOfMemory, Profile, Purpose, 
 
 use crate::network::activations::activations;
 use crate::network::mode::Mode;
-use crate::network::pass::Pass;
+use crate::network::pass::{Adapters, Pass};
 
 /// y `[rows, out]` = x `[rows, in]` W^T + b + scale (drop(x) A^T) B^T for each of them.
 #[derive(Clone, Debug)]
@@ -195,7 +195,7 @@ impl Linears {
 
     /// t = drop(x) A^T `[rows, rank]` of each adapter: beside x, in `kept` or in the workspace.
     fn narrow(&self, pass: &mut Pass, x: Rows, rows: usize, kept: Option<Buffer>) -> Slots {
-        if self.adapters.is_empty() {
+        if self.adapters.is_empty() || matches!(pass.adapters, Adapters::Off) {
             return Slots { rows: [x; MOST], count: 0 };
         }
         let width = self.weight.narrow();
@@ -211,6 +211,14 @@ impl Linears {
                     let x = lora.dropped(pass, x, rows);
                     pass.device.matmul(x, &adapter.down, *t, rows, 1.0, Write::Set);
                 }
+            }
+        }
+        if let Adapters::OfRows { owners, rank, slots } = pass.adapters {
+            // What the adapters of other rows make of a row is not for it.
+            let owners = owners.first(rows);
+            match self.weight.joined {
+                Some(_) => pass.device.keep_own(x.beside(width), owners, rank, slots, rows),
+                None => t.iter().for_each(|t| pass.device.keep_own(*t, owners, rank, slots, rows)),
             }
         }
         if let (Some(_), Some(kept)) = (self.weight.joined, kept) {

@@ -86,11 +86,16 @@ pub(crate) struct FrozenAdapter {
 impl FrozenAdapter {
     /// Sets its values.
     pub fn set(&self, device: &mut dyn Device, values: &[f32]) {
-        let (values, dtype) = (self.layout.pad(values, 1), self.place.rows.buffer.dtype());
+        self.set_part(device, self.place.rows, self.layout, values);
+    }
+
+    /// Sets the values of some of its rows or columns.
+    pub fn set_part(&self, device: &mut dyn Device, rows: Rows, layout: Layout, values: &[f32]) {
+        let (values, dtype) = (layout.pad(values, 1), rows.buffer.dtype());
         let scaled: Vec<f32> = values.iter().map(|value| value * self.place.scale).collect();
         let mut bytes = vec![0; scaled.len() * dtype.size()];
         dtype.narrow(&scaled, &mut bytes);
-        device.upload_rows(self.place.rows, &bytes);
+        device.upload_rows(rows, &bytes);
     }
 }
 

@@ -10,6 +10,23 @@ pub(crate) struct Pass<'a> {
     pub linear: LinearWorkspace,
     /// The step's scalars if dropout is on; they have its seed.
     pub dropout: Option<Buffer>,
+    pub adapters: Adapters,
+}
+
+/// Which adapters take part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Adapters {
+    /// The model's own, in every row.
+    Own,
+    /// None.
+    Off,
+    /// Each row's own of several: A and B of a linear have columns for `slots` adapters of rank `rank`.
+    OfRows {
+        /// The adapter of each row, i32; those without one have -1.
+        owners: Buffer,
+        rank: usize,
+        slots: usize,
+    },
 }
 
 impl Pass<'_> {

@@ -2,10 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use garden_model::{Engine, EngineLimits, Error, Images, NewToken, Order, Prompt, Question, Sampling};
+use garden_input::FAMILIES;
+use garden_model::{
+    Adapter, BankLimits, Engine, EngineLimits, Error, Images, NewToken, Order, Prompt, Question, Sampling, Targets,
+    read_adapter,
+};
 use garden_random::SplitMix64;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::case::{Make, is_f32, on_every_device};
 use crate::generation::{Agreement, Run, runs};
@@ -14,6 +21,7 @@ on_every_device! {
     rows_that_join_and_leave_are_answered_as_alone,
     tokens_flow_while_a_prompt_is_read,
     a_row_without_numbers_ends_alone,
+    adapters_share_a_base,
 }
 
 /// Places in the engines of these tests: fewer than rows.
@@ -43,7 +51,7 @@ fn drawn_sampling(run: &Run, random: &mut SplitMix64) -> Sampling {
 fn alone(make: Make, run: &Run, prompt: &Prompt, sampling: &Sampling) -> Vec<i32> {
     let device = &mut *make();
     let mut engine = run.build_for(device, EngineLimits { rows: 1, ..run.limits() });
-    engine.admit(Question { row: 0, prompt: prompt.clone(), sampling: sampling.clone() }).unwrap();
+    engine.admit(Question { row: 0, prompt: prompt.clone(), adapter: None, sampling: sampling.clone() }).unwrap();
     while !engine.is_idle() {
         engine.step(device, Order::PromptsFirst, &mut |_| ()).unwrap();
     }
@@ -59,7 +67,7 @@ fn rows_that_join_and_leave_are_answered_as_alone(make: Make) {
         let mut waiting: Vec<Question> = (0..8)
             .map(|row| {
                 let prompt = run.prompts[below(random, run.prompts.len())].clone();
-                Question { row: 100 + row, prompt, sampling: drawn_sampling(&run, random) }
+                Question { row: 100 + row, prompt, adapter: None, sampling: drawn_sampling(&run, random) }
             })
             .collect();
         let all = waiting.clone();
@@ -122,8 +130,8 @@ fn tokens_flow_while_a_prompt_is_read(make: Make) {
     let (device, limits) = (&mut *make(), EngineLimits { rows: 2, context: 720, patches: run.limits().patches });
     let mut engine = run.build_for(device, limits);
     let sampling = Sampling { max_new_tokens: 8, ..Sampling::default() };
-    let short = |row| Question { row, prompt: run.prompts[0].clone(), sampling: sampling.clone() };
-    let long = |row| Question { row, prompt: long(), sampling: sampling.clone() };
+    let short = |row| Question { row, prompt: run.prompts[0].clone(), adapter: None, sampling: sampling.clone() };
+    let long = |row| Question { row, prompt: long(), adapter: None, sampling: sampling.clone() };
     let expected = [short(0), long(1)].map(|question| {
         engine.admit(question).unwrap();
         answered(&mut engine, device)
@@ -170,8 +178,8 @@ fn a_row_without_numbers_ends_alone(make: Make) {
     let with_image = run.prompts.iter().position(|prompt| !prompt.images.grids.is_empty()).unwrap();
     let mut prompt = run.prompts[with_image].clone();
     prompt.images.pixels.fill(3e38);
-    engine.admit(Question { row: 0, prompt: run.prompts[0].clone(), sampling: run.greedy() }).unwrap();
-    engine.admit(Question { row: 7, prompt, sampling: run.greedy() }).unwrap();
+    engine.admit(Question { row: 0, prompt: run.prompts[0].clone(), adapter: None, sampling: run.greedy() }).unwrap();
+    engine.admit(Question { row: 7, prompt, adapter: None, sampling: run.greedy() }).unwrap();
     let mut errors = Vec::new();
     while !engine.is_idle() {
         if let Err(error) = engine.step(device, Order::InTurn, &mut |_| ()) {
@@ -183,4 +191,132 @@ fn a_row_without_numbers_ends_alone(make: Make) {
     let left = engine.retire(0).unwrap().tokens;
     let expected = alone(make, &run, &run.prompts[0], &run.greedy());
     assert!(!is_f32(make) || left == expected, "{left:?}, {expected:?} expected");
+}
+
+/// An adapter like a recorded one, of drawn values and another rank, for the linears whose names have one of some words in them.
+fn drawn_adapter(like: &Path, name: &str, rank: usize, is_rank_stabilised: bool, words: &[&str]) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("garden-engine-{}-{name}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&fs::read(like.join("adapter_config.json")).unwrap()).unwrap();
+    config["r"] = rank.into();
+    config["lora_alpha"] = (2 * rank).into();
+    config["use_rslora"] = is_rank_stabilised.into();
+    config["target_modules"] = format!(r".*\.({})", words.join("|")).into();
+    fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let bytes = fs::read(like.join("adapter_model.safetensors")).unwrap();
+    let mut random = SplitMix64(rank as u64);
+    let mut made: HashMap<String, (Vec<usize>, Vec<u8>)> = HashMap::new();
+    for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+        let linear = name.strip_suffix(".lora_A.weight").or(name.strip_suffix(".lora_B.weight")).unwrap();
+        if words.iter().any(|word| linear.ends_with(&format!(".{word}"))) {
+            let mut shape = tensor.shape().to_vec();
+            shape[usize::from(name.contains("lora_B"))] = rank;
+            let values = (0..shape.iter().product()).map(|_| (random.unit() as f32 - 0.5) * 0.6);
+            made.insert(name, (shape, values.flat_map(f32::to_le_bytes).collect()));
+        }
+    }
+    let views = made
+        .iter()
+        .map(|(name, (shape, bytes))| (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    fs::write(folder.join("adapter_model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    folder
+}
+
+/// The tokens of a row in an engine of its own, and the logits of each.
+fn in_engine(engine: &mut Engine, device: &mut dyn garden_device::Device, question: Question) -> (Vec<i32>, Vec<f32>) {
+    let (row, mut logits) = (question.row, Vec::new());
+    engine.admit(question).unwrap();
+    while !engine.is_idle() {
+        engine.step(device, Order::PromptsFirst, &mut |new| logits.extend_from_slice(new.logits)).unwrap();
+    }
+    (engine.retire(row).unwrap().tokens, logits)
+}
+
+fn adapters_share_a_base(make: Make) {
+    let run = runs().into_iter().find(|run| run.name() == "vision_adapter").unwrap();
+    let recorded = crate::case::testdata().join("reference/recorded/vision_lora/adapter");
+    let attention = drawn_adapter(&recorded, &format!("{}-attention", is_f32(make)), 4, true, &["q_proj", "v_proj"]);
+    let tower = drawn_adapter(&recorded, &format!("{}-tower", is_f32(make)), 8, false, &["qkv", "down_proj", "mlp.0"]);
+    let read = |folder: &Path| read_adapter(folder, FAMILIES[0]).unwrap();
+    let adapters: Vec<Adapter> = [&recorded, &attention, &tower].map(|folder| read(folder)).into_iter().collect();
+    let bank = BankLimits { slots: 3, rank: 8, targets: Targets::all(FAMILIES[0]) };
+    let limits = EngineLimits { rows: PLACES, ..run.limits() };
+    let build = |device: &mut dyn garden_device::Device, adapter: Option<&Adapter>| {
+        Engine::build(device, &run.config, &run.checkpoint, adapter, None, limits).unwrap()
+    };
+    let device = &mut *make();
+    let mut engine = Engine::with_bank(device, &run.config, &run.checkpoint, &bank, None, limits).unwrap();
+    let question = |row: usize, adapter: Option<usize>| Question {
+        row,
+        prompt: run.prompts[row % run.prompts.len()].clone(),
+        adapter,
+        sampling: Sampling { has_logits: true, ..run.greedy() },
+    };
+    let error = engine.admit(question(0, Some(1))).unwrap_err().to_string();
+    assert_eq!(error, "row 0 wants the adapter in place 1, where there is none");
+    // What is in which place changes: nothing is left of what was there before.
+    let mut seen = Agreement::default();
+    for places in [[0, 1, 2], [2, 0, 1], [1, 1, 0]] {
+        for (slot, adapter) in places.iter().enumerate() {
+            engine.load(device, slot, &adapters[*adapter]).unwrap();
+        }
+        let rows: Vec<Option<usize>> = vec![Some(0), None, Some(1), Some(2), Some(0), None, Some(2)];
+        let (mut waiting, mut logits): (Vec<usize>, Vec<Vec<f32>>) = ((0..rows.len()).rev().collect(), vec![]);
+        let mut answers: BTreeMap<usize, Vec<i32>> = BTreeMap::new();
+        logits.resize(rows.len(), Vec::new());
+        while answers.len() < rows.len() {
+            if engine.has_room()
+                && let Some(row) = waiting.pop()
+            {
+                engine.admit(question(row, rows[row])).unwrap();
+            }
+            let mut ended = Vec::new();
+            let mut take = |new: NewToken<'_>| {
+                logits[new.row].extend_from_slice(new.logits);
+                ended.extend(new.is_last.then_some(new.row));
+            };
+            engine.step(device, Order::InTurn, &mut take).unwrap();
+            for row in ended {
+                answers.insert(row, engine.retire(row).unwrap().tokens);
+            }
+        }
+        for (row, slot) in rows.iter().enumerate() {
+            let alone = &mut *make();
+            let mut engine = build(alone, slot.map(|slot| &adapters[places[slot]]));
+            let (tokens, expected) = in_engine(&mut engine, alone, question(row, None));
+            let place = format!("row {row} with {slot:?} of {places:?}");
+            let same = seen.add(make, &place, &answers[&row], &tokens);
+            let vocabulary = run.config.text.vocabulary;
+            let until = (same + 1).min(tokens.len()).min(answers[&row].len()) * vocabulary;
+            let off = crate::generation::apart(&logits[row][..until], &expected[..until]);
+            assert!(off < crate::generation::of_its_own(make), "{place}: logits are off by {off:.1e}");
+        }
+    }
+    seen.check();
+    for folder in [attention, tower] {
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+fn adapters_that_cannot_share_a_base_are_refused() {
+    let run = runs().into_iter().find(|run| run.name() == "adapter").unwrap();
+    let device = &mut garden_device::Cpu::new(1);
+    let folder = |name: &str| crate::case::testdata().join("reference").join(name);
+    let adapter = read_adapter(&folder("recorded/decoder_lora/adapter"), FAMILIES[0]).unwrap();
+    let attempt = |device: &mut garden_device::Cpu, slots, rank, targets, adapter: &Adapter, slot| {
+        let bank = BankLimits { slots, rank, targets };
+        let mut engine = Engine::with_bank(device, &run.config, &run.checkpoint, &bank, None, run.limits()).unwrap();
+        engine.load(device, slot, adapter).unwrap_err().to_string()
+    };
+    let all = || Targets::decoder(FAMILIES[0]);
+    let narrow = attempt(device, 2, 2, all(), &adapter, 0);
+    assert!(narrow.ends_with("layers.0.mlp.down_proj`; there is room for 2"), "{narrow}");
+    let fewer = attempt(device, 2, 8, Targets::listed(["q_proj"]), &adapter, 1);
+    assert!(fewer.ends_with("mlp.down_proj`, for which there is no room"), "{fewer}");
+    assert_eq!(attempt(device, 2, 8, all(), &adapter, 2), "there is no place 2 for an adapter");
+    let dora = read_adapter(&folder("recorded_dora/adapter"), FAMILIES[0]).unwrap();
+    let refused = attempt(device, 1, 8, all(), &dora, 0);
+    assert!(refused.contains("is a DoRA adapter, which changes the base"), "{refused}");
 }

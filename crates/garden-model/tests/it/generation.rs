@@ -41,7 +41,7 @@ fn of_recorded(make: Make) -> f64 {
 }
 
 /// The same for logits that the device itself made in another way.
-fn of_its_own(make: Make) -> f64 {
+pub fn of_its_own(make: Make) -> f64 {
     if is_f32(make) { CACHED } else { LOGITS_BF16 }
 }
 
@@ -87,7 +87,7 @@ pub struct Run {
     about: Value,
     folder: PathBuf,
     pub config: Config,
-    checkpoint: Checkpoint,
+    pub checkpoint: Checkpoint,
     adapter: Option<Adapter>,
     recorded: Checkpoint,
     pub prompts: Vec<Prompt>,
@@ -229,7 +229,7 @@ fn prompts(config: &Config, recorded: &Checkpoint, [of_rows, of_images]: [&str; 
 }
 
 /// The largest difference over the largest value.
-fn apart(got: &[f32], expected: &[f32]) -> f64 {
+pub fn apart(got: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let difference = got.iter().zip(expected).fold(0.0_f32, |largest, (a, b)| largest.max((a - b).abs()));

@@ -202,6 +202,19 @@ __device__ void copy_rows(const T *x, i64 x_stride, T *y, i64 y_stride, int rows
     });
 }
 
+// x [rows, width]: columns belong in groups of `each` to `of` owners in turn; those that are not of the row's owner become zero.
+template <class T>
+__device__ void keep_own(T *x, i64 stride, const int *owners, int each, int of, int rows, int width) {
+    // Groups are of a multiple of what is stored at once wherever rows are aligned: ranks are padded.
+    each_of_all(rows, width, is_aligned(x, stride) && each % 8 == 0, [=](int row, int column, auto count) {
+        if (column / each % of == owners[row]) {
+            return;
+        }
+        float a[decltype(count)::value] = {};
+        store(x + row * stride + column, a);
+    });
+}
+
 // y [rows, width] = x [rows, width] as another type; y is filled with zeros from `width` to `padded`. Weights, biases, pixels, rows to pad.
 template <class A, class B>
 __device__ void convert(const A *x, i64 x_stride, B *y, i64 y_stride, int rows, int width, int padded) {
@@ -332,6 +345,9 @@ extern "C" __global__ void digest(const bf16 *x, i64 stride, int rows, int width
     }                                                                                                                                \
     extern "C" __global__ void copy_rows_##NAME(const T *x, i64 x_stride, T *y, i64 y_stride, int rows, int width) {                 \
         copy_rows(x, x_stride, y, y_stride, rows, width);                                                                            \
+    }                                                                                                                                \
+    extern "C" __global__ void keep_own_##NAME(T *x, i64 stride, const int *owners, int each, int of, int rows, int width) {          \
+        keep_own(x, stride, owners, each, of, rows, width);                                                                          \
     }                                                                                                                                \
     extern "C" __global__ void gelu_##NAME(const T *x, T *y, i64 n) { gelu(x, y, n); }                                               \
     extern "C" __global__ void gelu_backward_##NAME(const T *dy, const T *x, T *dx, i64 n) { gelu_backward(dy, x, dx, n); }          \
