@@ -6,10 +6,13 @@
 
 pub(crate) mod bank;
 mod generate;
+mod prefix;
 pub(crate) mod sampling;
 
 use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 use garden_random::SplitMix64;
+use std::cmp::Reverse;
+use std::hash::RandomState;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +22,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::nf4_checkpoint::FourBit;
 use crate::engine::bank::Bank;
+use crate::engine::prefix::Prefix;
 use crate::engine::sampling::{Sampler, Sampling, random_of_row};
 use crate::error::Error;
 use crate::model::{Model, upload};
@@ -120,6 +124,8 @@ pub struct Engine {
     bank: Option<Bank>,
     /// In the order of their admission.
     rows: Vec<Row>,
+    /// What prompts are known by, and what of them is left in each slot, if that is wanted.
+    prefixes: Option<(RandomState, Vec<Prefix>)>,
     /// Logits of one row, on the host.
     logits: Vec<f32>,
     sampler: Sampler,
@@ -156,8 +162,10 @@ struct Row {
     random: SplitMix64,
     /// Its prompt, until all of it is in the cache.
     unread: Option<Batch>,
-    /// Tokens in the cache.
+    /// Tokens of its prompt in the cache.
     cached: usize,
+    is_embedded: bool,
+    prefix: Prefix,
     /// Tokens of its prompt.
     prompt: usize,
     /// Prompt and answer so far.
@@ -243,7 +251,18 @@ impl Engine {
         let logits = vec![0.0; config.text.vocabulary];
         let (rows, sampler) = (Vec::new(), Sampler::default());
         Ok((
-            Engine { config: config.clone(), limits, network, kv_cache, workspace, bank: None, rows, logits, sampler },
+            Engine {
+                config: config.clone(),
+                limits,
+                network,
+                kv_cache,
+                workspace,
+                bank: None,
+                rows,
+                prefixes: None,
+                logits,
+                sampler,
+            },
             frozen,
         ))
     }
@@ -276,7 +295,18 @@ impl Engine {
         }
         let logits = vec![0.0; config.text.vocabulary];
         let (network, rows, sampler) = (model.network.clone(), Vec::new(), Sampler::default());
-        Ok(Engine { config: config.clone(), limits, network, kv_cache, workspace, bank: None, rows, logits, sampler })
+        Ok(Engine {
+            config: config.clone(),
+            limits,
+            network,
+            kv_cache,
+            workspace,
+            bank: None,
+            rows,
+            prefixes: None,
+            logits,
+            sampler,
+        })
     }
 
     /// The model's configuration.
@@ -294,13 +324,22 @@ impl Engine {
         self.rows.iter().all(|row| row.is_finished())
     }
 
-    /// Takes a row in; the next steps read and answer it. Refuses what cannot be answered within the limits.
-    pub fn admit(&mut self, question: Question) -> Result<(), Error> {
+    /// From now on a prompt that begins as one before it is not read again as far as whole pieces of it are the same. The weights must not change.
+    pub fn keep_prefixes(&mut self) {
+        self.prefixes = Some((RandomState::new(), vec![Prefix::default(); self.limits.rows]));
+    }
+
+    /// Takes a row in; the next steps read and answer it. Refuses what cannot be answered within the limits. Returns how many tokens of its prompt are in the
+    /// cache already.
+    pub fn admit(&mut self, question: Question) -> Result<usize, Error> {
         let Question { row: number, prompt, adapter, sampling } = question;
         sampling.check()?;
         self.check_adapter(number, adapter)?;
-        let used = |slot: &usize| self.rows.iter().any(|row| row.slot == *slot);
-        let Some(slot) = (0..self.limits.rows).find(|slot| !used(slot)) else {
+        let prefix = match &self.prefixes {
+            Some((keys, _)) => Prefix::of(&prompt.tokens, &prompt.images, adapter, &self.config, keys),
+            None => Prefix::default(),
+        };
+        let Some((slot, reused)) = self.free_slot(&prefix) else {
             return Err(Error::Batch(format!(
                 "row {number} has no place: the engine was built for {} at once",
                 self.limits.rows
@@ -313,7 +352,9 @@ impl Engine {
             adapter,
             random: random_of_row(sampling.seed, sampling.stream),
             sampling,
-            cached: 0,
+            cached: reused,
+            is_embedded: false,
+            prefix,
             prompt: batch.tokens(),
             tokens: batch.tokens.clone(),
             next: batch.next[0],
@@ -321,13 +362,25 @@ impl Engine {
             is_ended: false,
             is_broken: false,
         });
-        Ok(())
+        Ok(reused)
+    }
+
+    /// A slot without a row, with how many tokens of a prompt are in it: the one with most; where none has any, the one with least to lose.
+    fn free_slot(&self, prefix: &Prefix) -> Option<(usize, usize)> {
+        let used = |slot: &usize| self.rows.iter().any(|row| row.slot == *slot);
+        let mut free = (0..self.limits.rows).filter(|slot| !used(slot));
+        let Some((_, left)) = &self.prefixes else { return free.next().map(|slot| (slot, 0)) };
+        let worth = |slot: &usize| (prefix.shared_with(&left[*slot]), Reverse(left[*slot].length()));
+        free.max_by_key(worth).map(|slot| (slot, prefix.shared_with(&left[slot])))
     }
 
     /// Removes a row, finished or not, and frees its place; returns what was answered, and nothing for a row that is not here.
     pub fn retire(&mut self, number: usize) -> Option<Answer> {
         let index = self.rows.iter().position(|row| row.number == number)?;
-        let Row { tokens, prompt, is_ended, .. } = self.rows.remove(index);
+        let Row { tokens, prompt, is_ended, slot, cached, prefix, is_broken, .. } = self.rows.remove(index);
+        if let Some((_, left)) = &mut self.prefixes {
+            left[slot] = if is_broken { Prefix::default() } else { prefix.whole_pieces(cached) };
+        }
         Some(Answer { tokens: tokens[prompt..].to_vec(), is_ended })
     }
 
@@ -383,8 +436,8 @@ impl Engine {
         let row = &mut self.rows[index];
         let (slot, adapter, before) = (row.slot, row.adapter, row.cached);
         let Some(batch) = row.unread.take() else { return Ok(()) };
-        if before == 0 {
-            self.embed(device, &batch, adapter);
+        if !std::mem::replace(&mut row.is_embedded, true) {
+            self.embed(device, &batch, adapter, before);
         }
         let count = CHUNK.min(batch.tokens() - before);
         let x = self.read_piece(device, slot, adapter, &batch, before..before + count);
@@ -399,9 +452,15 @@ impl Engine {
         self.choose_all(device, last, &[index], on_token)
     }
 
-    /// Embeds a prompt with its images: hidden states `[tokens, hidden]`, the first in the workspace.
-    fn embed(&self, device: &mut dyn Device, batch: &Batch, adapter: Option<usize>) {
+    /// Embeds a prompt with its images, from a token on: hidden states `[tokens, hidden]`, the first in the workspace.
+    fn embed(&self, device: &mut dyn Device, batch: &Batch, adapter: Option<usize>, from: usize) {
         let (text, workspace) = (&self.config.text, &self.workspace);
+        let tail = &batch.tokens[from..];
+        if from > 0 && !tail.contains(&self.config.image_token) {
+            let given = upload(device, workspace.tokens, tail);
+            let x = workspace.x.part(from * text.hidden, tail.len() * text.hidden);
+            return device.embed(&self.network.embedding, given, x, tail.len());
+        }
         let images = workspace.images.put(device, &batch.images);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(batch.tokens() * text.hidden);

@@ -78,6 +78,10 @@ impl Engine {
             return Err(Error::Adapter(format!("the adapter in place {slot} is in use")));
         }
         bank.check(adapter)?;
+        if let Some((_, left)) = &mut self.prefixes {
+            let leaving = self.rows.iter_mut().map(|row| &mut row.prefix);
+            left.iter_mut().chain(leaving).for_each(|prefix| prefix.forget(slot));
+        }
         // Should writing fail, nobody is answered with half an adapter.
         bank.is_filled[slot] = false;
         bank.write(device, slot, adapter)?;

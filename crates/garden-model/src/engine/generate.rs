@@ -69,7 +69,7 @@ impl Engine {
         assert!(self.rows.is_empty(), "a prompt is read where those of rows would be");
         let batch = self.batch(0, prompt, 0)?;
         let (text, workspace, tokens) = (&self.config.text, &self.workspace, batch.tokens());
-        self.embed(device, &batch, None);
+        self.embed(device, &batch, None, 0);
         for before in (0..tokens).step_by(CHUNK) {
             self.read_piece(device, 0, None, &batch, before..tokens.min(before + CHUNK));
         }

@@ -22,6 +22,7 @@ on_every_device! {
     tokens_flow_while_a_prompt_is_read,
     a_row_without_numbers_ends_alone,
     adapters_share_a_base,
+    what_was_read_before_is_not_read_again,
 }
 
 /// Places in the engines of these tests: fewer than rows.
@@ -319,4 +320,80 @@ fn adapters_that_cannot_share_a_base_are_refused() {
     let dora = read_adapter(&folder("recorded_dora/adapter"), FAMILIES[0]).unwrap();
     let refused = attempt(device, 1, 8, all(), &dora, 0);
     assert!(refused.contains("is a DoRA adapter, which changes the base"), "{refused}");
+}
+
+/// Steps that an engine needs until a prompt is read.
+fn pieces(engine: &mut Engine, device: &mut dyn garden_device::Device, question: Question) -> (usize, usize, Vec<f32>) {
+    let (row, mut logits, mut steps) = (question.row, Vec::new(), 0);
+    let reused = engine.admit(question).unwrap();
+    while logits.is_empty() {
+        engine.step(device, Order::PromptsFirst, &mut |new| logits.extend_from_slice(new.logits)).unwrap();
+        steps += 1;
+    }
+    while !engine.is_idle() {
+        engine.step(device, Order::PromptsFirst, &mut |new| logits.extend_from_slice(new.logits)).unwrap();
+    }
+    engine.retire(row).unwrap();
+    (reused, steps, logits)
+}
+
+fn what_was_read_before_is_not_read_again(make: Make) {
+    let run = runs().into_iter().find(|run| run.name() == "vision_adapter").unwrap();
+    let with_image = run.prompts.iter().find(|prompt| !prompt.images.grids.is_empty()).unwrap();
+    let text = |count: i32, word: i32| (0..count).map(move |place| (place * 7 + word) % 50);
+    // A picture, then a conversation that grows.
+    let turn = |count: i32, word: i32| Prompt {
+        tokens: with_image.tokens.iter().copied().chain(text(count, 1)).chain(text(30, word)).collect(),
+        images: with_image.images.clone(),
+    };
+    let first = with_image.tokens.len();
+    let mut other_picture = turn(900, 3);
+    other_picture.images.pixels[5] += 0.5;
+    // A second picture behind what is shared.
+    let mut two_pictures = turn(900, 4);
+    two_pictures.tokens.extend(&with_image.tokens);
+    two_pictures.images.pixels.extend(&with_image.images.pixels);
+    two_pictures.images.grids.extend(&with_image.images.grids);
+    let whole = |tokens: usize| tokens / 256 * 256;
+    let cases = [
+        ("the first turn", turn(300, 2), None, 0),
+        ("a longer one", turn(900, 2), None, whole(first + 300)),
+        ("the same again", turn(900, 2), None, whole(first + 930 - 1)),
+        ("another picture", other_picture, None, 0),
+        ("the first picture", turn(900, 9), None, whole(first + 900)),
+        ("two pictures", two_pictures, None, whole(first + 900)),
+        ("an adapter", turn(900, 2), Some(0), 0),
+        ("the adapter again", turn(900, 5), Some(0), whole(first + 900)),
+    ];
+    let bank = BankLimits { slots: 1, rank: 8, targets: Targets::all(FAMILIES[0]) };
+    let recorded = crate::case::testdata().join("reference/recorded/vision_lora/adapter");
+    let adapter = read_adapter(&recorded, FAMILIES[0]).unwrap();
+    let limits = EngineLimits { rows: 2, context: 1200, patches: 2 * run.limits().patches };
+    let build = |device: &mut dyn garden_device::Device| {
+        let mut engine = Engine::with_bank(device, &run.config, &run.checkpoint, &bank, None, limits).unwrap();
+        engine.load(device, 0, &adapter).unwrap();
+        engine
+    };
+    let sampling = Sampling { max_new_tokens: 3, has_logits: true, ..Sampling::default() };
+    let (device, fresh) = (&mut *make(), &mut *make());
+    let mut engine = build(device);
+    engine.keep_prefixes();
+    for (what, prompt, adapter, expected) in cases {
+        let question = Question { row: 1, prompt, adapter, sampling: sampling.clone() };
+        let tokens = question.prompt.tokens.len();
+        let (reused, steps, logits) = pieces(&mut engine, device, question.clone());
+        assert_eq!((reused, steps), (expected, (tokens - expected).div_ceil(256)), "{what}");
+        let mut without = build(fresh);
+        let (nothing, _, same) = pieces(&mut without, fresh, question);
+        assert_eq!(nothing, 0);
+        assert_eq!(
+            logits.iter().map(|logit| logit.to_bits()).collect::<Vec<u32>>(),
+            same.iter().map(|logit| logit.to_bits()).collect::<Vec<u32>>(),
+            "{what}: not the bits of one that reads everything"
+        );
+    }
+    // Nothing is left of an adapter that is gone.
+    engine.load(device, 0, &adapter).unwrap();
+    let question = Question { row: 1, prompt: turn(900, 2), adapter: Some(0), sampling };
+    assert_eq!(pieces(&mut engine, device, question).0, 0);
 }
