@@ -91,7 +91,12 @@ class Verdicts(AuditCase):
         with self.subTest(seed=SEED):
             tenth = Workaround("clearing now and then", after_step=audited.clear_cache, every=4)
             audit = self.audit(audited.cached, [audited.clear_cache, tenth], settings={"size": self.size()})
-            self.assertEqual(self.effects(audit), {"clear_cache every step": "ends", "clearing now and then": "ends"}, audit)
+            effects = self.effects(audit)
+            self.assertEqual((effects["clear_cache every step"], len(effects)), ("ends", 2), audit)
+            # Thirty steps of a sawtooth of four may leave an interval beside zero.
+            now_and_then = audit.data["workarounds"][1]
+            self.assertIn(now_and_then["effect"], ("ends", "less"), audit)
+            self.assertEqual(now_and_then["advice"], "keep it", audit)
 
     def test_growth_of_a_process_that_the_loop_starts_counts(self):
         size = self.size()
