@@ -1,10 +1,16 @@
 //! One series of samples being read: its trace, the numbers whose unit is decided last, and what was skipped.
 
+pub(crate) mod ends;
+pub(crate) mod identity;
+pub(crate) mod mixed;
+pub(crate) mod several;
+pub(crate) mod skips;
+
 use garden_memory::{EventKind, GIB, KIB, MIB, Quantity, Sample, TIB, Trace};
 
 use crate::amount::{Amount, Problem};
-use crate::identity::Identity;
-use crate::skips::Skips;
+use crate::series::identity::Identity;
+use crate::series::skips::Skips;
 use crate::unit::{PAGE, factor_name};
 
 /// A number that states no unit, as read.
