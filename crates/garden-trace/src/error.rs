@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use garden_memory::Bytes;
 
+use crate::formats;
 use crate::unit::Unit;
 
 /// What a column's highest value would be in a unit.
@@ -239,7 +240,7 @@ impl Error {
             Error::NoSuchSeries { available, .. } => format!("choose one with `--select`: {}", listed(available)),
             Error::NoUsedMemory { advice, .. } => (*advice).to_string(),
             Error::Unrecognised { closest: Some(Closest { lack, .. }), .. } => match lack {
-                Lack::Label => format!("name the label with `--column NAME`; {UNDERSTOOD}"),
+                Lack::Label => format!("name the label with `--column NAME`; {}", understood()),
                 _ => {
                     "record memory in use instead: `model-garden monitor --pid PID`, `ps -p PID -o pid,rss,cmd` or `free -m`"
                         .to_string()
@@ -249,15 +250,15 @@ impl Error {
                 let of_ps = if first_line.contains([',', ';']) { "" } else { "; keep the one of `ps`" };
                 format!("a table needs a header line, such as `step,rss_mb`{of_ps}")
             }
-            Error::Unrecognised { .. } => UNDERSTOOD.to_string(),
+            Error::Unrecognised { .. } => understood(),
         })
     }
 }
 
-const UNDERSTOOD: &str = "known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON \
-    lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, \
-    `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's \
-    `mprofile_*.dat`; psrecord logs";
+/// The formats that are known, for a hint.
+fn understood() -> String {
+    format!("known formats: {}", formats::known())
+}
 
 fn ambiguous(
     f: &mut fmt::Formatter<'_>,

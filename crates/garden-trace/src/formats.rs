@@ -1,140 +1,233 @@
-//! Recognises the format of a file by its first 64 KiB.
+//! The formats of input, in one table: [`FORMATS`].
 //!
-//! The strict formats are tried first; a file that none of them claims is read as a log. If a log turns out to hold no
-//! memory, the file is examined once more for the most helpful error.
+//! A format is a file of this folder with a function that recognises it by the first 64 KiB and returns a [`Reader`], and an entry
+//! in the table. The order of the table is that of the attempts: the strict formats come first, and what none of them
+//! claims is read as a log. If a log turns out to hold no memory, the file is examined once more for the most helpful
+//! error. Tools whose output may be mixed in one file have a table of their own (`tools.rs`).
 
-pub(crate) mod amounts;
+mod amounts;
 mod closest;
-pub(crate) mod cloud;
-pub(crate) mod gpustat;
-pub(crate) mod jsonl;
+mod cloudwatch;
+mod gpustat;
+mod jsonl;
+mod kubernetes;
 pub(crate) mod log;
-pub(crate) mod mprof;
+mod mprof;
+pub(crate) mod nvidia_smi;
 pub(crate) mod own;
-pub(crate) mod pandas;
-pub(crate) mod prometheus;
-pub(crate) mod psrecord;
-pub(crate) mod table;
-pub(crate) mod tools;
-pub(crate) mod trainer_state;
+mod pandas;
+mod prometheus;
+mod psrecord;
+mod table;
+mod tools;
+mod trainer_state;
+
+use std::io::{Chain, Cursor, Read};
 
 use crate::ReadOptions;
 use crate::columns::choice::Choice;
 use crate::error::{Error, shorten};
-use crate::lines::{HeadLine, Source};
-use crate::reading::Origin;
-use table::headless;
+use crate::lines::{HeadLine, Lines, Source};
+use crate::reading::{Origin, Reading};
 
-/// A recognised format, with details learned on the way.
-pub(crate) enum Format {
-    Own,
-    MemoryProfiler,
-    Psrecord(psrecord::Header),
-    JsonLines(Choice),
-    JsonArray(Choice),
-    Prometheus(prometheus::Form),
-    Pandas(pandas::Form),
-    Cloud(cloud::Cloud),
-    TrainerState,
-    Gpustat,
-    Tools,
-    Plain(amounts::Plain),
-    Table(table::Layout),
-    Log,
+/// A format of input.
+pub(crate) struct Format {
+    /// What it is called where an unknown file is refused; tools are named one by one.
+    known_as: Option<&'static str>,
+    /// The first cell of its row in docs/formats.md.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the documentation is compared in tests"))]
+    documented_as: &'static str,
+    /// Its example in testdata/formats.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the examples are read in tests"))]
+    example: &'static str,
+    recognise: fn(&Head<'_>) -> Recognised,
 }
 
-impl Format {
-    /// The name in reports.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Format::Own => "model-garden trace",
-            Format::MemoryProfiler => "memory_profiler",
-            Format::Psrecord(_) => "psrecord",
-            Format::JsonLines(_) => "json lines",
-            Format::JsonArray(_) => "json array",
-            Format::Prometheus(_) => "prometheus",
-            Format::Pandas(_) => "json of pandas",
-            Format::Cloud(cloud) => cloud.name(),
-            Format::TrainerState => "trainer_state.json",
-            Format::Gpustat => "gpustat",
-            Format::Plain(amounts::Plain::NvidiaSmi) => "nvidia-smi",
-            Format::Plain(amounts::Plain::Amounts) => "amounts",
-            Format::Tools => "output of tools",
-            Format::Table(layout) => layout.format_name(),
-            Format::Log => "training log",
-        }
+/// All formats, in the order in which they are tried.
+pub(crate) const FORMATS: [Format; 16] = [
+    Format {
+        known_as: Some("a model-garden trace"),
+        documented_as: "our own trace",
+        example: "own.jsonl",
+        recognise: own::recognise,
+    },
+    Format {
+        known_as: Some("`mprofile_*.dat` of memory_profiler"),
+        documented_as: "memory_profiler",
+        example: "mprofile.dat",
+        recognise: mprof::recognise,
+    },
+    Format {
+        known_as: Some("psrecord logs"),
+        documented_as: "psrecord",
+        example: "psrecord.log",
+        recognise: psrecord::recognise,
+    },
+    Format {
+        known_as: Some("Prometheus range queries"),
+        documented_as: "Prometheus",
+        example: "prometheus.json",
+        recognise: prometheus::recognise,
+    },
+    Format {
+        known_as: Some("answers of Kubernetes' metrics API"),
+        documented_as: "Kubernetes",
+        example: "kubernetes.json",
+        recognise: kubernetes::recognise,
+    },
+    Format {
+        known_as: Some("`aws cloudwatch get-metric-statistics`"),
+        documented_as: "CloudWatch",
+        example: "cloudwatch.json",
+        recognise: cloudwatch::recognise,
+    },
+    Format {
+        known_as: Some("`trainer_state.json`"),
+        documented_as: "Hugging Face",
+        example: "trainer_state.json",
+        recognise: trainer_state::recognise,
+    },
+    Format {
+        known_as: Some("`gpustat --json`"),
+        documented_as: "gpustat",
+        example: "gpustat.json",
+        recognise: gpustat::recognise,
+    },
+    Format {
+        known_as: Some("`to_json()` of pandas"),
+        documented_as: "pandas",
+        example: "pandas.json",
+        recognise: pandas::recognise,
+    },
+    Format {
+        known_as: Some("one JSON list of objects"),
+        documented_as: "JSON lines, one JSON list",
+        example: "array.json",
+        recognise: jsonl::recognise_array,
+    },
+    Format {
+        known_as: Some("JSON lines such as {\"step\":10,\"rss_mb\":5434}"),
+        documented_as: "JSON lines, one JSON list",
+        example: "lines.jsonl",
+        recognise: jsonl::recognise_lines,
+    },
+    Format { known_as: None, documented_as: "ps", example: "ps.txt", recognise: tools::recognise },
+    Format {
+        known_as: Some("CSV or TSV with a header such as `step,rss_mb`"),
+        documented_as: "CSV, TSV, semicolons, Markdown",
+        example: "table.csv",
+        recognise: table::recognise,
+    },
+    Format {
+        known_as: Some("`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv`"),
+        documented_as: "nvidia-smi",
+        example: "nvidia-smi.csv",
+        recognise: nvidia_smi::recognise,
+    },
+    Format {
+        known_as: Some("one amount per line"),
+        documented_as: "amounts",
+        example: "amounts.txt",
+        recognise: amounts::recognise,
+    },
+    Format {
+        known_as: Some("training logs with lines such as `Step 10: RAM: 5434 MB`"),
+        documented_as: "training log",
+        example: "training.log",
+        recognise: log::recognise,
+    },
+];
+
+/// All formats as the refusal of an unknown file names them.
+pub(crate) fn known() -> String {
+    let formats = FORMATS.iter().filter_map(|format| format.known_as).collect::<Vec<_>>().join("; ");
+    let tools = tools::all().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ");
+    format!("{formats}; output of {tools}")
+}
+
+/// The head of a file whose format is looked for.
+pub(crate) struct Head<'f> {
+    /// The first bytes, without a byte order mark.
+    pub(crate) bytes: &'f [u8],
+    /// Their complete lines that are not blank.
+    pub(crate) lines: &'f [HeadLine],
+    pub(crate) options: &'f ReadOptions,
+}
+
+/// How much of a file is searched for the keys of a JSON document.
+const KEYS_WITHIN: usize = 4096;
+
+impl Head<'_> {
+    /// The beginning of a JSON document, without white space.
+    fn json_keys(&self) -> String {
+        String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(KEYS_WITHIN)]).split_whitespace().collect()
+    }
+}
+
+/// The reader of a file that a format claims, or the refusal of a file that it knows and cannot use; `None` if it is of another format.
+pub(crate) type Recognised = Option<Result<Box<dyn Reader>, Error>>;
+
+/// Claims a file.
+fn claim(reader: impl Reader + 'static) -> Recognised {
+    Some(Ok(Box::new(reader)))
+}
+
+/// Reads a file of one format; it has what recognition learned.
+pub(crate) trait Reader {
+    /// The format's name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Who wrote the file.
+    fn origin(&self) -> Origin {
+        Origin::Foreign
     }
 
-    /// Who writes it.
-    pub(crate) fn origin(&self) -> Origin {
-        match self {
-            Format::Own => Origin::Own,
-            Format::Plain(amounts::Plain::NvidiaSmi) => Origin::NvidiaSmi,
-            Format::Table(layout) if layout.is_nvidia() => Origin::NvidiaSmi,
-            _ => Origin::Foreign,
-        }
+    /// Reads the file to its end.
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error>;
+}
+
+/// A file being read.
+pub(crate) struct Contents<'f> {
+    pub(crate) lines: FileLines<'f>,
+    pub(crate) head: &'f [HeadLine],
+    pub(crate) options: &'f ReadOptions,
+}
+
+/// The lines of a file whose head was read before.
+pub(crate) type FileLines<'f> = Lines<Chain<Cursor<Vec<u8>>, Box<dyn Read + 'f>>>;
+
+/// Reads another text with the reader of its format: that of a document which holds the rows of another format.
+fn read_as(
+    text: &str,
+    recognise: fn(&Head<'_>) -> Recognised,
+    options: &ReadOptions,
+    reading: &mut Reading,
+) -> Result<(), Error> {
+    let source = Source::open(Box::new(text.as_bytes()) as Box<dyn Read + '_>)?;
+    let lines = source.head_lines();
+    if lines.is_empty() {
+        return Err(Error::Empty);
     }
+    let head = Head { bytes: &source.head, lines: &lines, options };
+    let reader = recognise(&head).unwrap_or_else(|| Err(explain_nothing(&lines, options)))?;
+    reader.read(&mut Contents { lines: source.into_lines(), head: &lines, options }, reading)
 }
 
 /// Recognises the format.
-pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &ReadOptions) -> Result<Format, Error> {
-    refuse_binary(&source.head)?;
-    if head.is_empty() {
+pub(crate) fn recognise(head: &Head<'_>) -> Result<Box<dyn Reader>, Error> {
+    refuse_binary(head.bytes)?;
+    if head.lines.is_empty() {
         return Err(Error::Empty);
     }
-    if own::recognise(head) {
-        return Ok(Format::Own);
-    }
-    if mprof::recognise(head) {
-        return Ok(Format::MemoryProfiler);
-    }
-    if let Some(header) = psrecord::recognise(head) {
-        return Ok(Format::Psrecord(header));
-    }
-    if let Some(form) = prometheus::recognise(&source.head) {
-        return Ok(Format::Prometheus(form));
-    }
-    if let Some(cloud) = cloud::recognise(&source.head) {
-        return Ok(Format::Cloud(cloud));
-    }
-    if trainer_state::recognise(&source.head) {
-        return Ok(Format::TrainerState);
-    }
-    if gpustat::recognise(&source.head) {
-        return Ok(Format::Gpustat);
-    }
-    if let Some(form) = pandas::recognise(&source.head, head) {
-        return Ok(Format::Pandas(form));
-    }
-    if let Some(columns) = jsonl::recognise_array(&source.head, options) {
-        return columns.map(Format::JsonArray);
-    }
-    // Objects without a memory field may still hold log lines as texts.
-    if let Some(Ok(columns)) = jsonl::recognise_lines(head, options) {
-        return Ok(Format::JsonLines(columns));
-    }
-    if tools::recognise(head, options) {
-        return Ok(Format::Tools);
-    }
-    if let Some(layout) = table::recognise(head, options) {
-        return Ok(Format::Table(layout));
-    }
-    if headless::has_stamps_of_nvidia(head)
-        && let Some(layout) = headless::recognise(head, options)
-    {
-        return layout.map(Format::Table);
-    }
-    if let Some(plain) = amounts::recognise(head) {
-        // Numbers under the name of something else are not memory, however alike they look.
-        let foreign = amounts::foreign_heading(head).and_then(|names| Choice::of(names, options).err());
-        return foreign.map_or(Ok(Format::Plain(plain)), Err);
-    }
-    headless::recognise(head, options).map_or(Ok(Format::Log), |layout| layout.map(Format::Table))
+    FORMATS
+        .iter()
+        .find_map(|format| (format.recognise)(head))
+        .unwrap_or_else(|| Err(explain_nothing(head.lines, head.options)))
 }
 
-/// The error for a log without a single memory value.
-pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error {
-    if let Some(Err(error)) = jsonl::recognise_lines(head, options) {
+/// The error for a file without a single memory value.
+fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error {
+    if let Some(Err(error)) = jsonl::columns_of_lines(head, options) {
         return error;
     }
     if let [first, second, ..] = head
@@ -176,4 +269,85 @@ fn refuse_binary(head: &[u8]) -> Result<(), Error> {
         return Err(Error::Binary { looks_like: "not text", advice });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use expect_test::expect_file;
+
+    use super::*;
+    use crate::read_all;
+
+    fn repository(path: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    }
+
+    /// The example and the documentation's first cell of each format and each tool.
+    fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let formats = FORMATS.iter().map(|format| (format.example, format.documented_as));
+        formats.chain(tools::all().map(|tool| (tool.example, tool.documented_as)))
+    }
+
+    fn example(name: &str) -> Vec<u8> {
+        fs::read(repository("testdata/formats").join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    #[test]
+    fn every_format_reads_its_example() {
+        let mut shown = String::new();
+        for (name, _) in all() {
+            for read in read_all(example(name).as_slice(), &ReadOptions::default()).expect(name) {
+                let (input, known) = (&read.input, |text: &Option<String>| text.clone().unwrap_or_default());
+                let series = read.name.map_or(String::new(), |name| format!(" ({name})"));
+                let last = read.trace.sample(read.trace.len() - 1);
+                let _ = writeln!(
+                    shown,
+                    "{name}: {}{series} | {} {} of a {:?} | {} samples to step {:?}, time {:?}, {:?} bytes | {} skipped",
+                    input.format,
+                    known(&input.column),
+                    known(&input.unit),
+                    read.trace.subject,
+                    input.samples,
+                    last.step,
+                    last.time_s,
+                    last.get(garden_memory::Quantity::Rss),
+                    input.skipped
+                );
+            }
+        }
+        expect_file![repository("testdata/expected/formats.txt")].assert_eq(&shown);
+    }
+
+    #[test]
+    fn no_other_format_claims_an_example() {
+        let options = ReadOptions::default();
+        for (place, format) in FORMATS.iter().enumerate() {
+            let text = example(format.example);
+            let source = Source::open(text.as_slice()).expect("an example is readable");
+            let lines = source.head_lines();
+            let head = Head { bytes: &source.head, lines: &lines, options: &options };
+            let first = FORMATS.iter().position(|format| (format.recognise)(&head).is_some());
+            assert_eq!(first, Some(place), "{}", format.example);
+        }
+    }
+
+    #[test]
+    fn every_format_is_documented_and_has_one_example() {
+        let page = fs::read_to_string(repository("docs/formats.md")).expect("the page is there");
+        for (example, row) in all() {
+            assert!(page.lines().any(|line| line.starts_with(&format!("| {row} |"))), "{example}: no row `{row}`");
+        }
+        let mut known: Vec<&str> = all().map(|(example, _)| example).collect();
+        known.sort_unstable();
+        known.dedup();
+        let files = fs::read_dir(repository("testdata/formats")).expect("the folder is there");
+        let mut files: Vec<String> =
+            files.map(|file| file.expect("readable").file_name().to_string_lossy().into_owned()).collect();
+        files.sort_unstable();
+        assert_eq!(files, known);
+    }
 }

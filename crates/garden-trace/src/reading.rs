@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use garden_memory::{Bytes, EventKind, GIB, Input, MIB, Quantity, RunFacts, Sample, Subject, TIB, Trace};
 
 use crate::error::Error;
+use crate::formats::nvidia_smi;
 use crate::series::identity::Identity;
 use crate::series::skips::{Part, Skips};
 use crate::series::{Limit, Series, ends, mixed, only_factor, several, unit_text};
@@ -243,7 +244,10 @@ impl Reading {
             let notes = self.times.settle(&mut self.series);
             notes.into_iter().for_each(|note| self.note(note));
         }
-        several::split_by_place(&mut self.series, self.origin);
+        // Other programs print bursts of lines about one GPU.
+        if self.origin == Origin::NvidiaSmi {
+            nvidia_smi::split_by_place(&mut self.series);
+        }
         several::join_restarts(&mut self.series, self.blocks);
         if self.origin != Origin::Own {
             self.series.iter_mut().for_each(ends::settle);

@@ -12,6 +12,7 @@ use crate::amount::Amount;
 use crate::columns::names::{Meaning, is_of_kernel, is_share, understand, understand_peak, words, words_without_unit};
 use crate::columns::{Columns, Use};
 use crate::error::Error;
+use crate::formats::nvidia_smi;
 use crate::reading::{Blocks, Reading};
 use crate::series::identity::{Identity, Part, Who, column_identity, recurs, wide_column};
 use crate::unit::rule::{BESIDE_PIDS, Convention, KERNEL, PS, PSUTIL};
@@ -135,15 +136,9 @@ impl Choice {
         }
     }
 
-    /// Whether the columns are those of `nvidia-smi`.
-    pub(crate) fn is_nvidia(&self) -> bool {
-        is_nvidia(&self.columns().names)
-    }
-
-    /// Whether rows of `nvidia-smi` have neither an index nor a time, which would show how many GPUs there are.
-    pub(crate) fn is_untold(&self) -> bool {
-        let has_time = self.columns().used.iter().any(|(_, used)| matches!(used, Use::Time { .. }));
-        self.is_nvidia() && self.identity.is_empty() && !has_time
+    /// Whether the rows have times.
+    pub(crate) fn has_times(&self) -> bool {
+        self.columns().used.iter().any(|(_, used)| matches!(used, Use::Time { .. }))
     }
 
     /// Declares the columns to the reading.
@@ -208,7 +203,7 @@ fn choose(names: &[String], main: usize, others: &[usize], options: &ReadOptions
     let name = &names[main];
     let mut columns = Columns::beside(names.to_vec(), main, others, convention(names, main), options);
     let meaning = understand(name).meaning;
-    if meaning == Meaning::Quantity(Quantity::Gpu) || is_nvidia(names) {
+    if meaning == Meaning::Quantity(Quantity::Gpu) || nvidia_smi::is_query(names) {
         columns.subject = Subject::Device;
     }
     if let Some(total) = total_beside(names, main) {
@@ -328,13 +323,8 @@ fn has_several_runs(names: &[String]) -> bool {
 }
 
 fn identity_columns(names: &[String], main: usize) -> Vec<(usize, Who)> {
-    let find = |wanted: &[&str]| names.iter().position(|name| wanted.contains(&name.trim()));
-    if is_nvidia(names) {
-        // Names do not tell GPUs of one kind apart.
-        let orders: [&[&str]; 3] = [&["index"], &["uuid", "gpu_uuid"], &["pci.bus_id", "gpu_bus_id"]];
-        let gpu = orders.iter().find_map(|order| find(order)).map(|index| (index, Who::Gpu));
-        let pid = find(&["pid"]).map(|index| (index, Who::Pid));
-        return gpu.into_iter().chain(pid).collect();
+    if nvidia_smi::is_query(names) {
+        return nvidia_smi::identity_columns(names);
     }
     let identity = |(index, name): (usize, &String)| Some((index, column_identity(name)?));
     let mut found: Vec<(usize, Who)> =
@@ -346,12 +336,6 @@ fn identity_columns(names: &[String], main: usize) -> Vec<(usize, Who)> {
         }
     }
     found
-}
-
-/// Whether the names are those of `nvidia-smi --query-gpu` or `--query-compute-apps`.
-fn is_nvidia(names: &[String]) -> bool {
-    // The key of a nested object, `memory.used`, has no unit behind it.
-    names.iter().any(|name| name.starts_with("memory.used [") || name.starts_with("used_gpu_memory"))
 }
 
 /// Who wrote the numbers of the main column, judged by its name and its neighbours.

@@ -1,15 +1,16 @@
 //! Lines that hold one amount and nothing else, perhaps behind a time stamp: `4000`, `10:00:00 - 4000 MB`,
 //! `1700000000 4000`; the stamp may also stand on a line of its own.
 //!
-//! Units that no line states are decided by `unit/rule.rs`. `1234 MiB` alone is what `nvidia-smi` prints for
-//! `--query-gpu=memory.used --format=csv,noheader`.
+//! Units that no line states are decided by `unit/rule.rs`.
 
 use std::io::Read;
 
-use garden_memory::{MIB, Quantity, Sample, Subject};
+use garden_memory::{MIB, Quantity, Sample};
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, parse_amount};
+use crate::columns::choice::Choice;
 use crate::columns::names::{is_other_amount, words};
 use crate::error::Error;
 use crate::formats::table::header_names;
@@ -17,15 +18,6 @@ use crate::lines::{HeadLine, LineEnd, Lines};
 use crate::reading::{BareColumn, Reading, TOO_LONG, show_line};
 use crate::time::{ShortClocks, Stamps};
 use crate::unit::rule::Convention;
-
-/// What the amounts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plain {
-    /// The process's memory, as far as is known.
-    Amounts,
-    /// Lines of `nvidia-smi`.
-    NvidiaSmi,
-}
 
 /// The share of lines that must be amounts; the rest may be a title or a message.
 const MOST_LINES: f64 = 0.9;
@@ -36,30 +28,47 @@ enum Line {
     Other,
 }
 
-/// Whether nearly all lines are amounts.
-pub(crate) fn recognise(head: &[HeadLine]) -> Option<Plain> {
-    if counts_rows(head) {
+/// Recognises lines of amounts.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    if !are_amounts(head.lines) {
         return None;
     }
-    let mut stamps = Stamps::new(ShortClocks::AreStamps);
-    let (mut amounts, mut known, mut of_nvidia) = (0, 0, 0);
-    for line in head {
-        match parse(&line.text, &mut stamps) {
-            Line::Amount(_) => {
-                amounts += 1;
-                known += 1;
-                of_nvidia += usize::from(is_of_nvidia(&line.text));
-            }
-            Line::Stamp => known += 1,
-            Line::Other => {}
-        }
-    }
-    let enough = amounts >= 2 && known as f64 >= MOST_LINES * head.len() as f64;
-    enough.then_some(if of_nvidia == amounts { Plain::NvidiaSmi } else { Plain::Amounts })
+    // Numbers under the name of something else are not memory, however alike they look.
+    let foreign = foreign_names(head.lines).and_then(|names| Choice::of(names, head.options).err());
+    foreign.map_or(claim(Plain), |error| Some(Err(error)))
 }
 
-fn is_of_nvidia(line: &str) -> bool {
-    line.trim().strip_suffix(" MiB").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+struct Plain;
+
+impl Reader for Plain {
+    fn name(&self) -> &'static str {
+        "amounts"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, file.options, reading)
+    }
+}
+
+/// Whether nearly all lines are amounts.
+pub(super) fn are_amounts(head: &[HeadLine]) -> bool {
+    if counts_rows(head) {
+        return false;
+    }
+    let mut stamps = Stamps::new(ShortClocks::AreStamps);
+    let (mut amounts, mut known) = (0, 0);
+    for line in head {
+        let parsed = parse(&line.text, &mut stamps);
+        amounts += usize::from(matches!(parsed, Line::Amount(_)));
+        known += usize::from(!matches!(parsed, Line::Other));
+    }
+    amounts >= 2 && known as f64 >= MOST_LINES * head.len() as f64
+}
+
+/// Whether all amounts are written in a form.
+pub(super) fn are_all(head: &[HeadLine], is_form: impl Fn(&str) -> bool) -> bool {
+    let mut stamps = Stamps::new(ShortClocks::AreStamps);
+    head.iter().all(|line| !matches!(parse(&line.text, &mut stamps), Line::Amount(_)) || is_form(&line.text))
 }
 
 fn parse(line: &str, stamps: &mut Stamps) -> Line {
@@ -98,7 +107,7 @@ fn counts_rows(head: &[HeadLine]) -> bool {
 const MOST_WORDS: usize = 3;
 
 /// The names in a heading above the amounts that says that they are something other than memory in use.
-pub(crate) fn foreign_heading(head: &[HeadLine]) -> Option<Vec<String>> {
+pub(super) fn foreign_names(head: &[HeadLine]) -> Option<Vec<String>> {
     let mut stamps = Stamps::new(ShortClocks::AreStamps);
     let is_comment = |line: &&HeadLine| line.text.starts_with('#');
     if let Some(comment) = head.iter().take_while(is_comment).find(|line| names_other_amount(&line.text)) {
@@ -131,12 +140,7 @@ fn names_other_amount(text: &str) -> bool {
 const COLUMN: &str = "value";
 
 /// Reads the amounts.
-pub(crate) fn read<R: Read>(
-    lines: &mut Lines<R>,
-    plain: Plain,
-    options: &ReadOptions,
-    reading: &mut Reading,
-) -> Result<(), Error> {
+pub(super) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     if let Some(asked) = &options.column {
         return Err(Error::NoSuchColumn { asked: asked.clone(), available: Vec::new() });
     }
@@ -154,10 +158,6 @@ pub(crate) fn read<R: Read>(
         }
     }
     reading.name_main(COLUMN);
-    if plain == Plain::NvidiaSmi {
-        reading.trace().subject = Subject::Device;
-        reading.note("read as `memory.used` of one GPU; to tell several apart, query `index,memory.used`");
-    }
     Ok(())
 }
 

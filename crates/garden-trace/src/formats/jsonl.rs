@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 
 use garden_memory::Quantity;
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, Problem, parse_amount};
 use crate::columns::choice::{Choice, Variant};
@@ -20,15 +21,50 @@ use objects::{Objects, Scalar, visit_object};
 
 const NOT_JSON: &str = "not a JSON object";
 
+/// Recognises lines that are objects with a memory field.
+pub(super) fn recognise_lines(head: &Head<'_>) -> Recognised {
+    // Objects without a memory field may still hold log lines as texts.
+    columns_of_lines(head.lines, head.options)?.ok().map(JsonLines).map(claim)?
+}
+
+/// Recognises a list of objects.
+pub(super) fn recognise_array(head: &Head<'_>) -> Recognised {
+    Some(columns_of_array(head.bytes, head.options)?.map(|choice| Box::new(JsonArray(choice)) as Box<dyn Reader>))
+}
+
+struct JsonLines(Choice);
+
+impl Reader for JsonLines {
+    fn name(&self) -> &'static str {
+        "json lines"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read_lines(&mut file.lines, &self.0, reading)
+    }
+}
+
+struct JsonArray(Choice);
+
+impl Reader for JsonArray {
+    fn name(&self) -> &'static str {
+        "json array"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read_array(&mut file.lines, &self.0, reading)
+    }
+}
+
 /// Finds the memory field in lines that are JSON objects; an error lists the fields.
-pub(crate) fn recognise_lines(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Choice, Error>> {
+pub(super) fn columns_of_lines(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Choice, Error>> {
     let first = head.first()?;
     let first_is_object = visit_object(first.text.as_bytes(), &mut String::new(), &mut |_, _| {}).is_ok();
     first_is_object.then(|| columns_of(head.iter().map(|line| line.text.as_bytes()), options))
 }
 
 /// Finds the memory field in a list of objects.
-pub(crate) fn recognise_array(head: &[u8], options: &ReadOptions) -> Option<Result<Choice, Error>> {
+fn columns_of_array(head: &[u8], options: &ReadOptions) -> Option<Result<Choice, Error>> {
     let mut significant = head.iter().filter(|byte| !byte.is_ascii_whitespace());
     let opening = [significant.next()?, significant.next()?, significant.next()?];
     if opening != [&b'[', &b'{', &b'"'] {
@@ -82,7 +118,7 @@ fn amount_of(value: Scalar<'_>) -> Result<Amount, Problem> {
 }
 
 /// Reads one object per line.
-pub(crate) fn read_lines<R: Read>(lines: &mut Lines<R>, choice: &Choice, reading: &mut Reading) -> Result<(), Error> {
+fn read_lines<R: Read>(lines: &mut Lines<R>, choice: &Choice, reading: &mut Reading) -> Result<(), Error> {
     choice.introduce(reading);
     let mut rows = Rows { choice, row: Row::new(), path: String::new(), key: Vec::new() };
     while let Some(line) = lines.next()? {
@@ -96,7 +132,7 @@ pub(crate) fn read_lines<R: Read>(lines: &mut Lines<R>, choice: &Choice, reading
 }
 
 /// Reads one list of objects.
-pub(crate) fn read_array<R: Read>(lines: &mut Lines<R>, choice: &Choice, reading: &mut Reading) -> Result<(), Error> {
+fn read_array<R: Read>(lines: &mut Lines<R>, choice: &Choice, reading: &mut Reading) -> Result<(), Error> {
     choice.introduce(reading);
     let mut rows = Rows { choice, row: Row::new(), path: String::new(), key: Vec::new() };
     let mut reader = BufReader::new(lines.reader());

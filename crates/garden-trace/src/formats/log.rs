@@ -21,6 +21,7 @@ use std::io::Read;
 
 use garden_memory::{Activity, Event, EventKind, MIB, Quantity, RunFacts, Sample, Subject};
 
+use super::{Contents, Head, Reader, Recognised, claim, explain_nothing};
 use crate::ReadOptions;
 use crate::amount::Amount;
 use crate::columns::choice::ONLY_A_PEAK;
@@ -42,8 +43,26 @@ use line::{LogLine, Main, Parser};
 use marks::Marks;
 use tally::Tally;
 
+/// Takes any text.
+pub(super) fn recognise(_: &Head<'_>) -> Recognised {
+    claim(TrainingLog)
+}
+
+struct TrainingLog;
+
+impl Reader for TrainingLog {
+    fn name(&self) -> &'static str {
+        "training log"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, file.head, file.options, reading)?;
+        if reading.is_empty() { Err(explain_nothing(file.head, file.options)) } else { Ok(()) }
+    }
+}
+
 /// Reads the lines that show memory, and the events and facts between them.
-pub(crate) fn read<R: Read>(
+fn read<R: Read>(
     lines: &mut Lines<R>,
     head: &[HeadLine],
     options: &ReadOptions,

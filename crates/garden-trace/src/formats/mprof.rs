@@ -7,14 +7,20 @@ use std::io::Read;
 
 use garden_memory::{EventKind, MIB, Quantity, Sample};
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::amount::{Comma, parse_amount};
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, LineEnd, Lines};
 use crate::reading::{Reading, TOO_LONG, show_line, show_value};
 
+/// Recognises the lines of mprof.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    is_of_mprof(head.lines).then(|| claim(Mprof))?
+}
+
 /// Whether the lines were written by mprof.
-pub(crate) fn recognise(head: &[HeadLine]) -> bool {
+fn is_of_mprof(head: &[HeadLine]) -> bool {
     let words = |line: &HeadLine| line.text.split(' ').map(str::to_string).collect::<Vec<_>>();
     let is_mem = |line: &HeadLine| {
         let words = words(line);
@@ -25,8 +31,20 @@ pub(crate) fn recognise(head: &[HeadLine]) -> bool {
     begins && (head.iter().any(is_mem) || head.len() == 1 && head[0].text.starts_with("CMDLINE "))
 }
 
+struct Mprof;
+
+impl Reader for Mprof {
+    fn name(&self) -> &'static str {
+        "memory_profiler"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, file.options, reading)
+    }
+}
+
 /// Reads the MEM lines.
-pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
+fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     if let Some(asked) = options.column.as_ref().filter(|asked| !asked.eq_ignore_ascii_case("MEM")) {
         return Err(Error::NoSuchColumn { asked: asked.clone(), available: vec!["MEM".to_string()] });
     }

@@ -15,18 +15,36 @@ use garden_memory::{EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Samp
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::columns::activity_of;
 use crate::error::{Error, shorten};
-use crate::lines::{HeadLine, Line, LineEnd, Lines};
-use crate::reading::{Reading, TOO_LONG, show_line};
+use crate::lines::{Line, LineEnd, Lines};
+use crate::reading::{Origin, Reading, TOO_LONG, show_line};
 use crate::writer::VERSION;
 
 const MARK: &str = "\"model_garden_trace\"";
 
-/// Whether the first line is our header.
-pub(crate) fn recognise(head: &[HeadLine]) -> bool {
-    head.first().is_some_and(|line| line.text.starts_with('{') && line.text.contains(MARK))
+/// Recognises our header in the first line.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    let is_ours = head.lines.first().is_some_and(|line| line.text.starts_with('{') && line.text.contains(MARK));
+    is_ours.then(|| claim(Own))?
+}
+
+struct Own;
+
+impl Reader for Own {
+    fn name(&self) -> &'static str {
+        "model-garden trace"
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Own
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, file.options, reading)
+    }
 }
 
 #[derive(Deserialize)]
@@ -35,7 +53,7 @@ struct Header {
     #[serde(default)]
     facts: RunFacts,
     #[serde(default)]
-    origin: Origin,
+    origin: Pedigree,
 }
 
 /// A sample or an event; a struct of named fields is read four times faster than a tree of values.
@@ -140,25 +158,25 @@ impl Visitor<'_> for CountVisitor {
 
 /// Names and values in the order of the file.
 #[derive(Default)]
-struct Origin(Vec<(String, String)>);
+struct Pedigree(Vec<(String, String)>);
 
-impl<'de> Deserialize<'de> for Origin {
+impl<'de> Deserialize<'de> for Pedigree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Pairs;
         impl<'de> Visitor<'de> for Pairs {
-            type Value = Origin;
+            type Value = Pedigree;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object with string values")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Origin, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pedigree, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, serde_json::Value>()? {
                     let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
                     pairs.push((name, text));
                 }
-                Ok(Origin(pairs))
+                Ok(Pedigree(pairs))
             }
         }
         deserializer.deserialize_map(Pairs)
@@ -166,7 +184,7 @@ impl<'de> Deserialize<'de> for Origin {
 }
 
 /// Reads the header, the samples and the events.
-pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
+fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let main = main_quantity(options)?;
     if options.unit.is_some() {
         reading.note("`--unit` is ignored: a model-garden trace is in bytes");

@@ -11,31 +11,45 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::{Contents, Head, Reader, Recognised, claim, read_as, table};
 use crate::error::Error;
-use crate::lines::{HeadLine, Lines};
+use crate::lines::Lines;
+use crate::reading::Reading;
 use crate::time::parse_moment;
 
 /// How a frame is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+enum Form {
     Columns,
     Rows,
     Split,
 }
-
-/// How much of a file is searched for the keys of a frame.
-const KEYS_WITHIN: usize = 4096;
 
 const UNREADABLE: Error = Error::NoUsedMemory {
     problem: "it begins like a data frame of pandas, but breaks off or is not valid JSON",
     advice: "write it again, best with `to_csv()` or `to_json(orient=\"records\", lines=True)`",
 };
 
-/// Whether the head of a file is one data frame.
-pub(crate) fn recognise(head: &[u8], lines: &[HeadLine]) -> Option<Form> {
+/// Recognises one data frame.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    form_of(head).map(claim)?
+}
+
+impl Reader for Form {
+    fn name(&self) -> &'static str {
+        "json of pandas"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        let table = to_table(&mut file.lines, *self)?;
+        read_as(&table, table::recognise, file.options, reading)
+    }
+}
+
+fn form_of(head: &Head<'_>) -> Option<Form> {
     // One object per line is something else.
-    let is_whole = lines.len() == 1 || lines.first()?.text == "{";
-    let text: String = String::from_utf8_lossy(&head[..head.len().min(KEYS_WITHIN)]).split_whitespace().collect();
+    let is_whole = head.lines.len() == 1 || head.lines.first()?.text == "{";
+    let text = head.json_keys();
     let rest = text.strip_prefix("{\"").filter(|_| is_whole)?;
     if rest.starts_with("columns\":[") {
         return Some(Form::Split);
@@ -52,7 +66,7 @@ pub(crate) fn recognise(head: &[u8], lines: &[HeadLine]) -> Option<Form> {
 }
 
 /// The frame as a table with commas.
-pub(crate) fn to_table<R: Read>(lines: &mut Lines<R>, form: Form) -> Result<String, Error> {
+fn to_table<R: Read>(lines: &mut Lines<R>, form: Form) -> Result<String, Error> {
     let reader = BufReader::new(lines.reader());
     let unreadable = |_: serde_json::Error| UNREADABLE;
     let frame = match form {

@@ -10,6 +10,7 @@ use std::io::{BufReader, Read};
 use garden_memory::{MIB, Quantity, Sample, Subject};
 use serde::Deserialize;
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::amount::Amount;
 use crate::error::Error;
@@ -20,27 +21,34 @@ use crate::unit::rule::PROMETHEUS;
 
 /// What an answer looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+enum Form {
     Answer,
     Results,
     Values,
 }
 
-/// How much of a file is searched for the keys of an answer.
-const KEYS_WITHIN: usize = 4096;
-
-/// Whether the head of a file is an answer of Prometheus.
-pub(crate) fn recognise(head: &[u8]) -> Option<Form> {
-    let text: String = String::from_utf8_lossy(&head[..head.len().min(KEYS_WITHIN)]).split_whitespace().collect();
+/// Recognises an answer of Prometheus.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    let text = head.json_keys();
     let is_values = text.strip_prefix("[[").is_some_and(|rest| {
         let after_number = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
         after_number.len() < rest.len() && after_number.starts_with(",\"")
     });
     match () {
-        _ if text.starts_with('{') && text.contains("\"resultType\":") => Some(Form::Answer),
-        _ if text.starts_with("[{\"metric\":") => Some(Form::Results),
-        _ if is_values => Some(Form::Values),
+        _ if text.starts_with('{') && text.contains("\"resultType\":") => claim(Form::Answer),
+        _ if text.starts_with("[{\"metric\":") => claim(Form::Results),
+        _ if is_values => claim(Form::Values),
         _ => None,
+    }
+}
+
+impl Reader for Form {
+    fn name(&self) -> &'static str {
+        "prometheus"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, *self, file.options, reading)
     }
 }
 
@@ -65,12 +73,7 @@ struct Found {
 }
 
 /// Reads the series of an answer.
-pub(crate) fn read<R: Read>(
-    lines: &mut Lines<R>,
-    form: Form,
-    options: &ReadOptions,
-    reading: &mut Reading,
-) -> Result<(), Error> {
+fn read<R: Read>(lines: &mut Lines<R>, form: Form, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let text = BufReader::new(lines.reader());
     let wrong = |_: serde_json::Error| UNREADABLE;
     let found: Vec<Found> = match form {

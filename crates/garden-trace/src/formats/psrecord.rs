@@ -6,16 +6,16 @@ use std::io::Read;
 
 use garden_memory::{MIB, Quantity, Sample};
 
+use super::{Contents, Head, Reader, Recognised, claim};
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, Problem, parse_amount};
 use crate::columns::choice::find_column;
 use crate::error::Error;
-use crate::lines::{HeadLine, LineEnd, Lines};
+use crate::lines::{LineEnd, Lines};
 use crate::reading::{Reading, TOO_LONG, show_line, show_value};
 
 /// The names in psrecord's header.
-#[derive(Clone, Debug)]
-pub(crate) struct Header {
+struct Header {
     names: Vec<String>,
 }
 
@@ -23,15 +23,25 @@ const TIME: &str = "Elapsed time";
 const RESIDENT: &str = "Real (MB)";
 
 /// Finds the header; psrecord's messages on standard output may precede it.
-pub(crate) fn recognise(head: &[HeadLine]) -> Option<Header> {
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
     let is_header = |text: &str| text.starts_with('#') && text.contains(TIME) && text.contains("(MB)");
-    let line = head.iter().take(20).find(|line| is_header(&line.text))?;
+    let line = head.lines.iter().take(20).find(|line| is_header(&line.text))?;
     let names = line.text.trim_start_matches('#').split("  ").map(str::trim).filter(|name| !name.is_empty());
-    Some(Header { names: names.map(str::to_string).collect() })
+    claim(Header { names: names.map(str::to_string).collect() })
+}
+
+impl Reader for Header {
+    fn name(&self) -> &'static str {
+        "psrecord"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        read(&mut file.lines, self, file.options, reading)
+    }
 }
 
 /// Reads the rows of numbers.
-pub(crate) fn read<R: Read>(
+fn read<R: Read>(
     lines: &mut Lines<R>,
     header: &Header,
     options: &ReadOptions,

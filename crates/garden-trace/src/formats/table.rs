@@ -4,7 +4,6 @@
 //! one line instead of the rest of the file, and memory stays bounded whatever a line's length. A quoted field that
 //! spans lines is not joined; its pieces are skipped and counted.
 
-pub(crate) mod headless;
 mod unit_row;
 
 use std::io::Read;
@@ -12,6 +11,7 @@ use std::ops::Range;
 
 use garden_memory::EventKind;
 
+use super::{Contents, Head, Reader, Recognised, claim, nvidia_smi};
 use crate::ReadOptions;
 use crate::amount::{Comma, has_decimal_comma, parse_amount};
 use crate::columns::choice::{Choice, Variant};
@@ -21,7 +21,6 @@ use crate::error::Error;
 use crate::lines::{HeadLine, Line, LineEnd, Lines};
 use crate::reading::{KEY_END, Reading, TOO_LONG, TOO_MANY_SERIES, show_line, show_value};
 use crate::series::identity::{Identity, Who};
-use crate::series::several;
 
 /// Lines within which the header must stand, below a title or the output of a start-up script.
 const HEADER_WITHIN: usize = 40;
@@ -34,27 +33,31 @@ pub(crate) struct Layout {
     header: String,
     choice: Choice,
     comma: Comma,
-    /// Whether only their order tells GPUs apart: the header comes again above the rows of each moment.
-    by_order: bool,
+    /// Whether the header comes again within the head.
+    pub(super) is_header_repeated: bool,
+    /// What only the order of rows tells apart: the header comes again above those of each moment.
+    by_order: Option<Who>,
 }
 
 impl Layout {
-    /// Whether nvidia-smi writes such tables.
-    pub(crate) fn is_nvidia(&self) -> bool {
-        self.choice.is_nvidia()
+    pub(super) fn names(&self) -> &[String] {
+        &self.choice.columns().names
     }
 
-    pub(crate) fn format_name(&self) -> &'static str {
-        match self.delimiter {
-            _ if self.is_nvidia() => "nvidia-smi",
-            b'\t' => "tsv",
-            b';' => "csv (semicolons)",
-            b'|' => "table",
-            _ => "csv",
-        }
+    pub(super) fn choice(&self) -> &Choice {
+        &self.choice
     }
 
-    /// The layout of rows of `nvidia-smi` without a header, under the names that it would have.
+    /// Tells rows apart by their order below each header.
+    pub(super) fn tell_apart_by_order(&mut self, who: Who) {
+        self.by_order = Some(who);
+    }
+
+    pub(super) fn is_told_by_order(&self) -> bool {
+        self.by_order.is_some()
+    }
+
+    /// The layout of rows without a header, under the names that it would have.
     pub(crate) fn headless(names: Result<Vec<String>, Error>, options: &ReadOptions) -> Result<Layout, Error> {
         let mut choice = Choice::of(names?, options)?;
         choice.settle_headless();
@@ -64,7 +67,8 @@ impl Layout {
             header: String::new(),
             choice,
             comma: Comma::Thousands,
-            by_order: false,
+            is_header_repeated: false,
+            by_order: None,
         })
     }
 }
@@ -80,8 +84,35 @@ fn comma_within(rows: &[HeadLine], delimiter: u8) -> Comma {
     if is_decimal { Comma::Decimal } else { Comma::Thousands }
 }
 
+/// Recognises a table with a memory column.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    let layout = layout_of(head.lines, head.options).filter(|layout| !nvidia_smi::is_query(layout.names()));
+    layout.map(|layout| claim(Table(layout)))?
+}
+
+struct Table(Layout);
+
+impl Reader for Table {
+    fn name(&self) -> &'static str {
+        match self.0.delimiter {
+            b'\t' => "tsv",
+            b';' => "csv (semicolons)",
+            b'|' => "table",
+            _ => "csv",
+        }
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        let repeats = read(&mut file.lines, &self.0, reading)?;
+        if let Some(first) = repeats.first() {
+            reading.note(format!("the header is repeated {} times (first: line {first})", repeats.len()));
+        }
+        Ok(())
+    }
+}
+
 /// Finds a header with a memory column, followed by a row that fits it (or by nothing).
-pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Layout> {
+pub(super) fn layout_of(head: &[HeadLine], options: &ReadOptions) -> Option<Layout> {
     let candidates = head.iter().enumerate().take(HEADER_WITHIN).filter(|(_, line)| !line.text.starts_with('#'));
     for (at, line) in candidates {
         let lone = || lone_column(&line.text, options).filter(|_| at == 0);
@@ -98,7 +129,8 @@ pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Layo
         let Ok(choice) = Choice::of(names, options) else { continue };
         let header = line.text.clone();
         let comma = comma_within(rows, delimiter);
-        let mut layout = Layout { delimiter, header_line, header, choice, comma, by_order: false };
+        let mut layout =
+            Layout { delimiter, header_line, header, choice, comma, is_header_repeated: false, by_order: None };
         observe(&mut layout, rows, options);
         return Some(layout);
     }
@@ -159,12 +191,11 @@ fn observe(layout: &mut Layout, rows: &[HeadLine], options: &ReadOptions) {
         }
     }
     layout.choice.settle(options);
-    let is_repeated = rows.iter().any(|row| row.text == layout.header);
-    layout.by_order = is_repeated && layout.choice.is_nvidia() && layout.choice.identity.is_empty();
+    layout.is_header_repeated = rows.iter().any(|row| row.text == layout.header);
 }
 
-/// Reads the rows below the header.
-pub(crate) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut Reading) -> Result<(), Error> {
+/// Reads the rows below the header; returns the lines in which the header comes again.
+pub(super) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut Reading) -> Result<Vec<u64>, Error> {
     layout.choice.introduce(reading);
     let mut rows = Rows {
         layout,
@@ -181,16 +212,7 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut
         }
     }
     rows.row.finish(reading);
-    // The first series of the reading has no identity, and no rows.
-    if layout.by_order && reading.series.len() > 2 {
-        reading.note(several::BY_ORDER);
-    } else if !layout.by_order && layout.choice.is_untold() {
-        reading.note("the rows have no `index`: those of several GPUs could not be told apart");
-    }
-    if let Some(first) = rows.repeats.first().filter(|_| !layout.choice.is_nvidia()) {
-        reading.note(format!("the header is repeated {} times (first: line {first})", rows.repeats.len()));
-    }
-    Ok(())
+    Ok(rows.repeats)
 }
 
 /// The line below the header of a Markdown table.
@@ -240,10 +262,10 @@ impl Rows<'_> {
         if let Some(identity) = &variant.series {
             return reading.enter(identity.name(|_| true).as_bytes(), || identity.clone());
         }
-        if self.layout.by_order {
+        if let Some(who) = self.layout.by_order {
             self.rows += 1;
             let place = (self.rows - 1).to_string();
-            return reading.enter(place.as_bytes(), || Identity::of(Who::Gpu, place.clone()));
+            return reading.enter(place.as_bytes(), || Identity::of(who, place.clone()));
         }
         if choice.identity.is_empty() {
             return true;

@@ -7,9 +7,9 @@
 mod cgroup;
 mod containers;
 mod free;
-mod gpus;
 mod kernel;
 mod processes;
+mod rocm_smi;
 mod sar;
 
 use std::borrow::Cow;
@@ -17,69 +17,74 @@ use std::io::Read;
 
 use garden_memory::{Quantity, Sample, Subject};
 
+use super::log::{Scout, strip_colours};
+use super::nvidia_smi::text as nvidia_smi;
+use super::{Contents, Head, Reader, Recognised, claim, gpustat};
 use crate::ReadOptions;
 use crate::error::Error;
-use crate::formats::log::{Scout, strip_colours};
-use crate::lines::{HeadLine, LineEnd, Lines};
+use crate::lines::{LineEnd, Lines};
 use crate::reading::{Reading, TOO_LONG, TOO_MANY_SERIES, show_line};
 use crate::series::identity::Identity;
 use crate::series::several::LEAST_PEAK;
 use crate::time::{Stamp, Stamps};
 
-use cgroup::Cgroup;
-use containers::Containers;
-use free::Free;
-use gpus::Gpus;
-use kernel::Kernel;
-use processes::Processes;
-use sar::Sar;
+/// Tools of one file: who listens to them.
+pub(super) struct Family {
+    pub(super) tools: &'static [Tool],
+    pub(super) listen: fn(&Head<'_>) -> Box<dyn Listen>,
+}
+
+/// All families, in the order in which they are offered a line.
+const FAMILIES: [&Family; 9] = [
+    &kernel::FAMILY,
+    &cgroup::FAMILY,
+    &sar::FAMILY,
+    &free::FAMILY,
+    &processes::FAMILY,
+    &containers::FAMILY,
+    &rocm_smi::FAMILY,
+    &gpustat::FAMILY,
+    &nvidia_smi::FAMILY,
+];
 
 /// A tool whose output is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
-    Ps,
-    Top,
-    Pidstat,
-    Smem,
-    Free,
-    Docker,
-    Kubectl,
-    NvidiaSmi,
-    Status,
-    Meminfo,
-    Rollup,
-    Gpustat,
-    RocmSmi,
-    Sar,
-    Cgroup,
+pub(super) struct Tool {
+    /// The name in reports.
+    pub(super) name: &'static str,
+    /// The first cell of its row in docs/formats.md.
+    pub(super) documented_as: &'static str,
+    /// Its example in testdata/formats.
+    pub(super) example: &'static str,
 }
 
-impl Tool {
-    /// The name in reports.
-    fn name(self) -> &'static str {
-        match self {
-            Tool::Ps => "ps",
-            Tool::Top => "top",
-            Tool::Pidstat => "pidstat",
-            Tool::Smem => "smem",
-            Tool::Free => "free",
-            Tool::Docker => "docker stats",
-            Tool::Kubectl => "kubectl top",
-            Tool::NvidiaSmi => "nvidia-smi",
-            Tool::Status => "/proc/PID/status",
-            Tool::Meminfo => "/proc/meminfo",
-            Tool::Rollup => "/proc/PID/smaps_rollup",
-            Tool::Gpustat => "gpustat",
-            Tool::RocmSmi => "rocm-smi",
-            Tool::Sar => "sar",
-            Tool::Cgroup => "memory.stat",
-        }
+/// All tools.
+pub(super) fn all() -> impl Iterator<Item = &'static Tool> {
+    FAMILIES.iter().flat_map(|family| family.tools)
+}
+
+/// Listens to the tools of a family.
+pub(super) trait Listen {
+    /// Takes in a line behind its stamp; appends the samples told by now.
+    fn take(&mut self, line: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim;
+
+    /// Ends a snapshot: a new stamp, or the end of the file.
+    fn finish(&mut self, _: &mut Vec<Told>) {}
+
+    /// A note on what was left out.
+    fn note(&self) -> Option<String> {
+        None
+    }
+
+    /// The refusal of output that cannot be judged.
+    fn refusal(&self) -> Option<Error> {
+        None
     }
 }
 
 /// One sample in a tool's output.
 #[derive(Clone, Debug)]
-struct Told {
+pub(super) struct Told {
     tool: Tool,
     subject: Subject,
     identity: Option<Identity>,
@@ -87,28 +92,28 @@ struct Told {
     column: &'static str,
     /// The unit of its value.
     factor: u64,
-    sample: Sample,
-    limit: Option<u64>,
+    pub(super) sample: Sample,
+    pub(super) limit: Option<u64>,
     note: Option<String>,
     /// The stamp it was told under, if that is not the present one.
     stamp: Option<Stamp>,
 }
 
 impl Told {
-    fn new(tool: Tool, subject: Subject, column: &'static str, bytes: u64, factor: u64) -> Told {
+    pub(super) fn new(tool: Tool, subject: Subject, column: &'static str, bytes: u64, factor: u64) -> Told {
         let mut sample = Sample::default();
         sample.set(Quantity::Rss, bytes);
         Told { tool, subject, identity: None, column, factor, sample, limit: None, note: None, stamp: None }
     }
 
-    fn of(self, identity: Identity) -> Told {
+    pub(super) fn of(self, identity: Identity) -> Told {
         Told { identity: Some(identity), ..self }
     }
 }
 
 /// Whether a line belongs to a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claim {
+pub(super) enum Claim {
     No,
     Yes,
 }
@@ -116,27 +121,13 @@ enum Claim {
 /// Listens to all families at once.
 struct Tools {
     stamps: Stamps,
-    kernel: Kernel,
-    cgroup: Cgroup,
-    sar: Sar,
-    free: Free,
-    processes: Processes,
-    containers: Containers,
-    gpus: Gpus,
+    families: Vec<Box<dyn Listen>>,
 }
 
 impl Tools {
-    fn new(options: &ReadOptions, head: &[HeadLine]) -> Tools {
-        Tools {
-            stamps: Stamps::default(),
-            kernel: Kernel::default(),
-            cgroup: Cgroup::default(),
-            sar: Sar::default(),
-            free: Free::new(options, head),
-            processes: Processes::default(),
-            containers: Containers::default(),
-            gpus: Gpus::default(),
-        }
+    fn new(head: &Head<'_>) -> Tools {
+        let families = FAMILIES.iter().map(|family| (family.listen)(head)).collect();
+        Tools { stamps: Stamps::default(), families }
     }
 
     /// Takes in a line; appends the samples told by now.
@@ -150,19 +141,12 @@ impl Tools {
             return Claim::Yes;
         }
         let now = self.stamps.now();
-        let is_claimed = self.kernel.take(rest, now, told) == Claim::Yes
-            || self.cgroup.take(rest, now, told) == Claim::Yes
-            || self.sar.take(rest, told) == Claim::Yes
-            || self.free.take(rest, told) == Claim::Yes
-            || self.processes.take(rest, told) == Claim::Yes
-            || self.containers.take(rest, told) == Claim::Yes
-            || self.gpus.take(rest, told) == Claim::Yes;
+        let is_claimed = self.families.iter_mut().any(|family| family.take(rest, now, told) == Claim::Yes);
         if is_claimed { Claim::Yes } else { Claim::No }
     }
 
     fn finish(&mut self, told: &mut Vec<Told>) {
-        self.kernel.finish(told);
-        self.cgroup.finish(told);
+        self.families.iter_mut().for_each(|family| family.finish(told));
     }
 }
 
@@ -176,12 +160,30 @@ fn clean(text: &[u8]) -> Cow<'_, str> {
     Cow::Owned(clean.trim().to_string())
 }
 
+/// Recognises the output of tools.
+pub(super) fn recognise(head: &Head<'_>) -> Recognised {
+    is_output(head).then(|| claim(Output))?
+}
+
+struct Output;
+
+impl Reader for Output {
+    fn name(&self) -> &'static str {
+        "output of tools"
+    }
+
+    fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
+        let head = Head { bytes: &[], lines: file.head, options: file.options };
+        read(&mut file.lines, &head, reading)
+    }
+}
+
 /// Whether the head of a file is the output of tools, rather than a log that shows some of it once.
-pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> bool {
-    let (mut tools, mut told) = (Tools::new(options, head), Vec::new());
-    let mut scout = Scout::new(options);
+fn is_output(head: &Head<'_>) -> bool {
+    let (mut tools, mut told) = (Tools::new(head), Vec::new());
+    let mut scout = Scout::new(head.options);
     let (mut claimed, mut memory_lines) = (0, 0);
-    for line in head {
+    for line in head.lines {
         let clean = clean(line.text.as_bytes());
         match tools.take(&clean, &mut told) {
             Claim::Yes => claimed += 1,
@@ -193,7 +195,7 @@ pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> bool {
         told.iter().map(|one| told.iter().filter(|other| other.identity == one.identity).count()).take(MOST_LOOKED_AT);
     match snapshots.max() {
         None => false,
-        Some(1) => memory_lines == 0 && 2 * claimed >= head.len(),
+        Some(1) => memory_lines == 0 && 2 * claimed >= head.lines.len(),
         Some(most) => most > memory_lines,
     }
 }
@@ -202,13 +204,9 @@ pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> bool {
 const MOST_LOOKED_AT: usize = 50;
 
 /// Reads the samples of all tools.
-pub(crate) fn read<R: Read>(
-    lines: &mut Lines<R>,
-    head: &[HeadLine],
-    options: &ReadOptions,
-    reading: &mut Reading,
-) -> Result<(), Error> {
-    let mut samples = Samples { tools: Tools::new(options, head), last_stamps: Vec::new() };
+fn read<R: Read>(lines: &mut Lines<R>, head: &Head<'_>, reading: &mut Reading) -> Result<(), Error> {
+    let options = head.options;
+    let mut samples = Samples { tools: Tools::new(head), last_stamps: Vec::new() };
     let mut told = Vec::new();
     while let Some(line) = lines.next()? {
         reading.leave();
@@ -228,12 +226,9 @@ pub(crate) fn read<R: Read>(
     for one in told.drain(..) {
         samples.push(one, 0, options, reading)?;
     }
-    if let Some(note) = samples.tools.processes.note() {
-        reading.note(note);
-    }
-    let tools = &samples.tools;
-    let refusal = tools.free.refusal().or_else(|| tools.processes.refusal()).or_else(|| tools.containers.refusal());
-    refusal.map_or(Ok(()), Err)
+    let families = &samples.tools.families;
+    families.iter().filter_map(|family| family.note()).for_each(|note| reading.note(note));
+    families.iter().find_map(|family| family.refusal()).map_or(Ok(()), Err)
 }
 
 /// Puts samples into their series.
@@ -252,7 +247,7 @@ impl Samples {
             reading.skip_line(TOO_MANY_SERIES, line, || key);
             return Ok(());
         }
-        if told.tool == Tool::Top {
+        if told.tool == processes::TOP {
             reading.least_peak = Some(LEAST_PEAK);
         }
         let stamp = told.stamp.or(self.tools.stamps.now());
@@ -260,7 +255,7 @@ impl Samples {
         sample.time_s = self.fresh(stamp, reading.place());
         stamp.iter().for_each(|stamp| reading.times.saw(stamp.form));
         let series = reading.current();
-        series.format = Some(told.tool.name());
+        series.format = Some(told.tool.name);
         series.trace.subject = told.subject;
         series.trace.names.entry(Quantity::Rss).or_insert_with(|| told.column.to_string());
         series.saw_factor(told.factor);
@@ -288,22 +283,22 @@ fn check_options(told: &Told, options: &ReadOptions, reading: &mut Reading) -> R
     if let Some(asked) = options.column.as_ref().filter(|asked| !asked.eq_ignore_ascii_case(told.column)) {
         return Err(Error::NoSuchColumn { asked: asked.clone(), available: vec![told.column.to_string()] });
     }
-    if options.unit.is_some() && told.tool != Tool::Free {
-        reading.note(format!("`--unit` is ignored: the unit of `{}` is known", told.tool.name()));
+    if options.unit.is_some() && told.tool != free::FREE {
+        reading.note(format!("`--unit` is ignored: the unit of `{}` is known", told.tool.name));
     }
     Ok(())
 }
 
 /// A number with a unit glued to it, as tools print them: `1.2g`, `23Gi`, `1.5GiB`, `4160`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Figure {
+pub(super) struct Figure {
     value: f64,
-    factor: Option<u64>,
+    pub(super) factor: Option<u64>,
     decimals: usize,
 }
 
 impl Figure {
-    fn parse(text: &str) -> Option<Figure> {
+    pub(super) fn parse(text: &str) -> Option<Figure> {
         let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | ','))).unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
         // Some locales print a comma for the point.
@@ -319,7 +314,7 @@ impl Figure {
     }
 
     /// The number of bytes; `factor` applies where no unit is written.
-    fn bytes(self, factor: u64) -> Option<u64> {
+    pub(super) fn bytes(self, factor: u64) -> Option<u64> {
         crate::amount::Amount { value: self.value, factor: self.factor }.scaled(factor).ok()
     }
 }

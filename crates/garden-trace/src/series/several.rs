@@ -3,7 +3,7 @@
 use garden_memory::{Bytes, MIB, Subject};
 
 use crate::error::Error;
-use crate::reading::{Blocks, Origin};
+use crate::reading::Blocks;
 use crate::series::Series;
 use crate::series::identity::{Identity, Part, Who};
 
@@ -72,52 +72,6 @@ fn follows(before: &Series, after: &Series) -> bool {
         _ => true,
     };
     in_file && on_clock
-}
-/// The note where only the order of rows tells GPUs apart.
-pub(crate) const BY_ORDER: &str = "the GPUs are told apart by the order of their rows; query `index` to be sure";
-/// Most GPUs told apart by their place in each group of rows.
-const MOST_PLACES: usize = 16;
-/// Rows of one moment lie closer together than this share of the time to the next moment.
-const TOGETHER: f64 = 0.25;
-/// Groups that must agree on how many rows each moment has.
-const FEWEST_GROUPS: usize = 3;
-
-/// Tells GPUs apart that only their order does: rows without an index, so many at each moment.
-pub(crate) fn split_by_place(series: &mut Vec<Series>, origin: Origin) {
-    // Other programs print bursts of lines about one GPU.
-    if origin != Origin::NvidiaSmi {
-        return;
-    }
-    let [only] = series.as_slice() else { return };
-    let Some(count) = rows_per_moment(only) else { return };
-    let part = |place: usize| {
-        let mut one = only.clone();
-        one.identity = Some(Identity::of(Who::Gpu, place.to_string()));
-        one.rebuild(|index, _| index % count == place);
-        one.note(BY_ORDER);
-        one
-    };
-    *series = (0..count).map(part).collect();
-}
-
-fn rows_per_moment(series: &Series) -> Option<usize> {
-    let trace = &series.trace;
-    if trace.subject != Subject::Device || series.identity.is_some() {
-        return None;
-    }
-    let times: Vec<f64> = (0..trace.len()).map_while(|index| trace.time_s(index)).collect();
-    if times.len() < trace.len() {
-        return None;
-    }
-    (2..=MOST_PLACES).find(|&count| {
-        let groups = times.len() / count;
-        let is_apart = |group: usize| {
-            let (first, next) = (group * count, (group + 1) * count);
-            let pause = times[next] - times[next - 1];
-            pause > 0.0 && times[next - 1] - times[first] < TOGETHER * pause
-        };
-        groups >= FEWEST_GROUPS && (0..groups - 1).all(is_apart)
-    })
 }
 
 /// Leaves out the series that nobody asks about; returns notes that count them.

@@ -5,8 +5,13 @@
 
 use garden_memory::{Quantity, Subject};
 
-use super::{Claim, Told, Tool};
+use super::{Claim, Family, Listen, Told, Tool};
 use crate::time::Stamp;
+
+pub(super) const MEMORY_STAT: Tool = Tool { name: "memory.stat", documented_as: "cgroup", example: "memory.stat" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family = Family { tools: &[MEMORY_STAT], listen: |_| Box::new(Cgroup::default()) };
 
 /// The keys of use: memory of no file, all of the page cache, and what of it has no file behind it.
 const KEYS: [&str; 5] = ["anon", "rss", "file", "cache", "shmem"];
@@ -23,8 +28,8 @@ pub(super) struct Cgroup {
     has_begun: bool,
 }
 
-impl Cgroup {
-    pub(super) fn take(&mut self, line: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
+impl Listen for Cgroup {
+    fn take(&mut self, line: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = words.last().and_then(|word| word.parse::<u64>().ok());
         let (Some(number), &[key, _]) = (number, words.as_slice()) else {
@@ -44,15 +49,14 @@ impl Cgroup {
         Claim::Yes
     }
 
-    /// Ends the dump.
-    pub(super) fn finish(&mut self, told: &mut Vec<Told>) {
+    fn finish(&mut self, told: &mut Vec<Told>) {
         let values = std::mem::take(&mut self.values);
         let get = |wanted: &[&str]| values.iter().find(|(key, _)| wanted.contains(key)).map(|(_, bytes)| *bytes);
         let Some(anon) = get(&["anon", "rss"]) else { return };
         let cache = get(&["file", "cache"]);
         let column = if cache.is_some() { "anon + file" } else { "anon" };
         let bytes = anon.saturating_add(cache.unwrap_or(0));
-        let mut one = Told::new(Tool::Cgroup, Subject::Container, column, bytes, 1);
+        let mut one = Told::new(MEMORY_STAT, Subject::Container, column, bytes, 1);
         one.sample.set(Quantity::Anon, anon);
         let shmem = get(&["shmem"]);
         shmem.iter().for_each(|&shmem| one.sample.set(Quantity::Shmem, shmem));

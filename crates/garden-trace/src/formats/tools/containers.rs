@@ -2,9 +2,17 @@
 
 use garden_memory::{Quantity, Subject};
 
-use super::{Claim, Figure, Told, Tool};
+use super::{Claim, Family, Figure, Listen, Told, Tool};
 use crate::error::Error;
 use crate::series::identity::{Identity, Part, Who};
+use crate::time::Stamp;
+
+pub(super) const DOCKER: Tool = Tool { name: "docker stats", documented_as: "docker", example: "docker-stats.txt" };
+pub(super) const KUBECTL: Tool = Tool { name: "kubectl top", documented_as: "kubectl", example: "kubectl-top.txt" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family =
+    Family { tools: &[DOCKER, KUBECTL], listen: |_| Box::new(Containers::default()) };
 
 /// Reads rows of containers.
 #[derive(Default)]
@@ -63,8 +71,8 @@ struct Kubectl {
     subject: Subject,
 }
 
-impl Containers {
-    pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+impl Listen for Containers {
+    fn take(&mut self, line: &str, _: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         let words: Vec<&str> = line.split_whitespace().collect();
         if line.contains("MEM USAGE / LIMIT") {
             self.unnamed.since_header = 0;
@@ -96,8 +104,7 @@ impl Containers {
         Claim::Yes
     }
 
-    /// The refusal of rows of several containers that nothing tells apart.
-    pub(super) fn refusal(&self) -> Option<Error> {
+    fn refusal(&self) -> Option<Error> {
         self.unnamed.are_several().then_some(Error::NoUsedMemory {
             problem: "`docker stats` shows several containers without their names",
             advice: "record the names too: `docker stats --format \"{{.Name}} {{.MemUsage}}\"`",
@@ -127,7 +134,7 @@ fn docker_row(header: Option<Docker>, words: &[&str]) -> Option<Row> {
     let is_id = |word: &str| word.len() == 12 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let place = header.map_or(usize::from(before.len() > 1 && is_id(before[0])), |header| header.name);
     let name = before.get(place).map(|name| name.trim_end_matches([':', ',']));
-    let mut told = Told::new(Tool::Docker, Subject::Container, "MEM USAGE", used.0, used.1);
+    let mut told = Told::new(DOCKER, Subject::Container, "MEM USAGE", used.0, used.1);
     told.limit = Some(limit.0);
     let told = match name {
         Some(name) => told.of(Identity::of(Who::Named, name)),
@@ -167,7 +174,7 @@ impl Kubectl {
         let factor = figure.factor.unwrap_or(1);
         let parts = self.names.iter().map(|&at| Part { who: Who::Named, value: words[at].to_string() });
         let identity = Identity { parts: parts.collect(), detail: None };
-        let told = Told::new(Tool::Kubectl, self.subject, "MEMORY(bytes)", figure.bytes(1)?, factor);
+        let told = Told::new(KUBECTL, self.subject, "MEMORY(bytes)", figure.bytes(1)?, factor);
         Some(Row::Sample(Box::new(told.of(identity))))
     }
 }

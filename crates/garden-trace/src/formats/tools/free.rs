@@ -6,13 +6,20 @@
 
 use garden_memory::{Bytes, GIB, Subject};
 
-use super::{Claim, Figure, Told, Tool};
+use super::{Claim, Family, Figure, Listen, Told, Tool};
 use crate::ReadOptions;
 use crate::error::{Error, UnitReading};
 use crate::lines::HeadLine;
 use crate::series::identity::{Identity, Who};
+use crate::time::Stamp;
 use crate::unit::rule::{Pages, total_unit};
 use crate::unit::{Unit, factor_name};
+
+pub(super) const FREE: Tool = Tool { name: "free", documented_as: "free", example: "free.txt" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family =
+    Family { tools: &[FREE], listen: |head| Box::new(Free::new(head.options, head.lines)) };
 
 /// Reads the lines of `free`.
 pub(super) struct Free {
@@ -34,23 +41,15 @@ enum Caches {
     Untold,
 }
 
-impl Free {
-    pub(super) fn new(options: &ReadOptions, head: &[HeadLine]) -> Free {
-        let words =
-            head.iter().filter_map(|line| line.text.split_once("Mem:")).flat_map(|(_, row)| row.split_whitespace());
-        let pages = Pages::of(words.filter_map(|word| word.parse::<f64>().ok()));
-        Free { unit: options.unit, machine: options.machine, pages, caches: Caches::Untold, unclear: None }
-    }
-
-    /// The refusal of a total that two units fit.
-    pub(super) fn refusal(&self) -> Option<Error> {
+impl Listen for Free {
+    fn refusal(&self) -> Option<Error> {
         let total = self.unclear?;
         let reading = |unit: Unit| UnitReading { unit, most: Bytes::from_f64(total * unit.factor() as f64) };
         let readings = vec![reading(Unit::Mib), reading(Unit::Gib)];
         Some(Error::AmbiguousUnit { column: "total".to_string(), example: total, readings, is_possible: true })
     }
 
-    pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+    fn take(&mut self, line: &str, _: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         let words: Vec<&str> = line.split_whitespace().collect();
         let Some(at) = words.iter().take(MOST_IN_FRONT + 1).position(|word| is_row_name(word)) else {
             return Claim::No;
@@ -83,12 +82,21 @@ impl Free {
         let factor = used.factor.unwrap_or(bare);
         let column = if caches > 0 { "used - buffers - cached" } else { "used" };
         let level = bytes[1].saturating_sub(caches);
-        let mut sample = Told::new(Tool::Free, Subject::Machine, column, level, factor).of(machine_of(front));
+        let mut sample = Told::new(FREE, Subject::Machine, column, level, factor).of(machine_of(front));
         sample.limit = Some(bytes[0]);
         sample.note = rounding(*used, factor);
         sample.sample.step = step_of(front);
         told.push(sample);
         Claim::Yes
+    }
+}
+
+impl Free {
+    fn new(options: &ReadOptions, head: &[HeadLine]) -> Free {
+        let words =
+            head.iter().filter_map(|line| line.text.split_once("Mem:")).flat_map(|(_, row)| row.split_whitespace());
+        let pages = Pages::of(words.filter_map(|word| word.parse::<f64>().ok()));
+        Free { unit: options.unit, machine: options.machine, pages, caches: Caches::Untold, unclear: None }
     }
 }
 

@@ -7,9 +7,18 @@ use std::collections::BTreeMap;
 
 use garden_memory::{KIB, Quantity, Subject};
 
-use super::{Claim, Told, Tool};
+use super::{Claim, Family, Listen, Told, Tool};
 use crate::series::identity::Identity;
 use crate::time::Stamp;
+
+pub(super) const STATUS: Tool = Tool { name: "/proc/PID/status", documented_as: "`/proc`", example: "status.txt" };
+pub(super) const MEMINFO: Tool = Tool { name: "/proc/meminfo", documented_as: "`/proc`", example: "meminfo.txt" };
+pub(super) const ROLLUP: Tool =
+    Tool { name: "/proc/PID/smaps_rollup", documented_as: "`/proc`", example: "smaps_rollup.txt" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family =
+    Family { tools: &[STATUS, MEMINFO, ROLLUP], listen: |_| Box::new(Kernel::default()) };
 
 /// The dump being read.
 #[derive(Default)]
@@ -49,8 +58,8 @@ const KEYS: [&str; 23] = [
     "SwapFree",
 ];
 
-impl Kernel {
-    pub(super) fn take(&mut self, line: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
+impl Listen for Kernel {
+    fn take(&mut self, line: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         if line.ends_with("[rollup]") || line.starts_with("HugePages_") {
             return Claim::Yes;
         }
@@ -87,19 +96,7 @@ impl Kernel {
         Claim::Yes
     }
 
-    /// A process's name opens its `status`, before any amount.
-    fn take_name(&mut self, key: &str, value: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
-        if !self.values.is_empty() {
-            self.finish(told);
-        }
-        self.stamp = stamp;
-        self.in_status = true;
-        *(if key == "Name" { &mut self.name } else { &mut self.pid }) = Some(value.to_string());
-        Claim::Yes
-    }
-
-    /// Ends the dump.
-    pub(super) fn finish(&mut self, told: &mut Vec<Told>) {
+    fn finish(&mut self, told: &mut Vec<Told>) {
         let values = std::mem::take(&mut self.values);
         let (pid, name) = (self.pid.take(), self.name.take());
         if let Some(one) = sample_of(&values) {
@@ -110,6 +107,19 @@ impl Kernel {
             };
             told.push(Told { identity, stamp: self.stamp, ..one });
         }
+    }
+}
+
+impl Kernel {
+    /// A process's name opens its `status`, before any amount.
+    fn take_name(&mut self, key: &str, value: &str, stamp: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
+        if !self.values.is_empty() {
+            self.finish(told);
+        }
+        self.stamp = stamp;
+        self.in_status = true;
+        *(if key == "Name" { &mut self.name } else { &mut self.pid }) = Some(value.to_string());
+        Claim::Yes
     }
 }
 
@@ -139,12 +149,12 @@ fn sample_of(values: &BTreeMap<&'static str, u64>) -> Option<Told> {
                 (Quantity::Swap, get("VmSwap")),
                 (Quantity::Peak, get("VmHWM")),
             ];
-            (Told::new(Tool::Status, Subject::Process, column, rss, KIB), others)
+            (Told::new(STATUS, Subject::Process, column, rss, KIB), others)
         } else if let Some(total) = get("MemTotal") {
             let caches = || Some(get("MemFree")?.saturating_add(sum(&["Buffers", "Cached"])?));
             let unused = get("MemAvailable").or_else(caches)?;
             let used = total.saturating_sub(unused);
-            let mut told = Told::new(Tool::Meminfo, Subject::Machine, "MemTotal - MemAvailable", used, KIB);
+            let mut told = Told::new(MEMINFO, Subject::Machine, "MemTotal - MemAvailable", used, KIB);
             told.limit = Some(total);
             let none = (Quantity::Available, None);
             (told, [(Quantity::Available, get("MemAvailable")), none, none, none, none])
@@ -157,7 +167,7 @@ fn sample_of(values: &BTreeMap<&'static str, u64>) -> Option<Told> {
                 (Quantity::Shared, sum(&["Shared_Clean", "Shared_Dirty"])),
                 (Quantity::Swap, get("Swap")),
             ];
-            (Told::new(Tool::Rollup, Subject::Process, "Rss", rss, KIB), others)
+            (Told::new(ROLLUP, Subject::Process, "Rss", rss, KIB), others)
         };
     for (quantity, value) in others {
         value.into_iter().for_each(|value| told.sample.set(quantity, value));

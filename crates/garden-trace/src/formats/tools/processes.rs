@@ -6,9 +6,19 @@
 
 use garden_memory::{KIB, Quantity, Subject};
 
-use super::{Claim, Figure, Told, Tool};
+use super::{Claim, Family, Figure, Listen, Told, Tool};
 use crate::error::Error;
 use crate::series::identity::{Identity, Who};
+use crate::time::Stamp;
+
+pub(super) const PS: Tool = Tool { name: "ps", documented_as: "ps", example: "ps.txt" };
+pub(super) const TOP: Tool = Tool { name: "top", documented_as: "top", example: "top.txt" };
+pub(super) const PIDSTAT: Tool = Tool { name: "pidstat", documented_as: "pidstat", example: "pidstat.txt" };
+pub(super) const SMEM: Tool = Tool { name: "smem", documented_as: "smem", example: "smem.txt" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family =
+    Family { tools: &[PS, TOP, PIDSTAT, SMEM], listen: |_| Box::new(Processes::default()) };
 
 /// Reads rows of processes.
 #[derive(Default)]
@@ -40,8 +50,8 @@ struct Layout {
 /// The columns of `ps aux`.
 const AUX: &str = "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND";
 
-impl Processes {
-    pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+impl Listen for Processes {
+    fn take(&mut self, line: &str, _: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         if let Some(layout) = Layout::of(line) {
             (self.layout, self.is_foreign) = (Some(layout), false);
             self.names.clear();
@@ -73,6 +83,19 @@ impl Processes {
         Claim::Yes
     }
 
+    fn refusal(&self) -> Option<Error> {
+        let problem = "several processes of `ps` have one name, and their rows have no pid";
+        let advice = "record the pid too: `while sleep 1; do ps -p PID -o pid,rss,cmd; done`";
+        self.is_mixed.then_some(Error::NoUsedMemory { problem, advice })
+    }
+
+    fn note(&self) -> Option<String> {
+        let rows = if self.left_out == 1 { "row" } else { "rows" };
+        (self.left_out > 0).then(|| format!("left out: {} {rows} of `grep` and `ps` themselves", self.left_out))
+    }
+}
+
+impl Processes {
     /// Without a process id only the name tells processes apart, which must not come twice below one header.
     fn check_name(&mut self, row: &Told) {
         let Some(identity) = row.identity.as_ref().filter(|identity| identity.parts[0].who == Who::Named) else {
@@ -81,19 +104,6 @@ impl Processes {
         let name = &identity.parts[0].value;
         self.is_mixed |= self.names.contains(name);
         self.names.push(name.clone());
-    }
-
-    /// The refusal of rows that cannot be told apart.
-    pub(super) fn refusal(&self) -> Option<Error> {
-        let problem = "several processes of `ps` have one name, and their rows have no pid";
-        let advice = "record the pid too: `while sleep 1; do ps -p PID -o pid,rss,cmd; done`";
-        self.is_mixed.then_some(Error::NoUsedMemory { problem, advice })
-    }
-
-    /// A note on what was left out.
-    pub(super) fn note(&self) -> Option<String> {
-        let rows = if self.left_out == 1 { "row" } else { "rows" };
-        (self.left_out > 0).then(|| format!("left out: {} {rows} of `grep` and `ps` themselves", self.left_out))
     }
 }
 
@@ -113,10 +123,10 @@ impl Layout {
         let is_lone = words.len() == 1 || (words.len() == 2 && command.is_some());
         let is_header = words.iter().all(|word| word.parse::<f64>().is_err()) && (pid.is_some() || is_lone);
         let tool = match () {
-            _ if find(&["TIME+"]).is_some() || words[rss] == "RES" => Tool::Top,
-            _ if find(&["minflt/s"]).is_some() => Tool::Pidstat,
-            _ if find(&["USS"]).is_some() && find(&["PSS"]).is_some() => Tool::Smem,
-            _ => Tool::Ps,
+            _ if find(&["TIME+"]).is_some() || words[rss] == "RES" => TOP,
+            _ if find(&["minflt/s"]).is_some() => PIDSTAT,
+            _ if find(&["USS"]).is_some() && find(&["PSS"]).is_some() => SMEM,
+            _ => PS,
         };
         let other = |name: &str, quantity| find(&[name]).map(|at| (at, quantity));
         let others = [other("PSS", Quantity::Pss), other("USS", Quantity::Private), other("Swap", Quantity::Swap)];
@@ -225,7 +235,7 @@ fn take_summary(line: &str, told: &mut Vec<Told>) -> Option<Claim> {
         let at = words.iter().position(|word| word.trim_end_matches('.') == name)?.checked_sub(1)?;
         Figure::parse(words[at].trim_end_matches('+'))?.bytes(factor)
     };
-    let mut machine = Told::new(Tool::Top, Subject::Machine, "used", before("used")?, factor).of(Identity::machine());
+    let mut machine = Told::new(TOP, Subject::Machine, "used", before("used")?, factor).of(Identity::machine());
     machine.limit = before("total");
     told.push(machine);
     Some(Claim::Yes)
@@ -238,7 +248,7 @@ mod tests {
     fn rows(lines: &[&str]) -> Vec<String> {
         let (mut processes, mut told) = (Processes::default(), Vec::new());
         for line in lines {
-            assert_eq!(processes.take(line, &mut told), Claim::Yes, "{line}");
+            assert_eq!(processes.take(line, None, &mut told), Claim::Yes, "{line}");
         }
         told.iter()
             .map(|one| {

@@ -5,9 +5,14 @@
 
 use garden_memory::{KIB, Subject};
 
-use super::{Claim, Told, Tool};
+use super::{Claim, Family, Listen, Told, Tool};
 use crate::series::identity::Identity;
 use crate::time::{Stamp, parse_moment};
+
+pub(super) const SAR: Tool = Tool { name: "sar", documented_as: "sar", example: "sar.txt" };
+
+/// The tools of this file.
+pub(in crate::formats) const FAMILY: Family = Family { tools: &[SAR], listen: |_| Box::new(Sar::default()) };
 
 /// How far the sum of used and free memory may be from the total that the percentage tells.
 const SAME_TOTAL: f64 = 0.01;
@@ -19,14 +24,8 @@ pub(super) struct Sar {
     stamps: u64,
 }
 
-impl Sar {
-    fn stamp(&mut self, text: &str) -> Option<Stamp> {
-        let moment = parse_moment(text)?;
-        self.stamps += 1;
-        Some(Stamp { time_s: moment.seconds, form: moment.form, number: self.stamps })
-    }
-
-    pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+impl Listen for Sar {
+    fn take(&mut self, line: &str, _: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         // `sadf -d` writes the same columns between semicolons, with the time in one of them.
         let is_database = line.contains(';');
         let words: Vec<&str> = match is_database {
@@ -53,9 +52,17 @@ impl Sar {
             false => (used, "kbmemused"),
         };
         let bytes = (used.max(0.0) * KIB as f64) as u64;
-        let mut one = Told::new(Tool::Sar, Subject::Machine, column, bytes, KIB).of(Identity::machine());
+        let mut one = Told::new(SAR, Subject::Machine, column, bytes, KIB).of(Identity::machine());
         one.stamp = self.names.iter().position(|name| name == "timestamp").and_then(|at| self.stamp(words[at]));
         told.push(one);
         Claim::Yes
+    }
+}
+
+impl Sar {
+    fn stamp(&mut self, text: &str) -> Option<Stamp> {
+        let moment = parse_moment(text)?;
+        self.stamps += 1;
+        Some(Stamp { time_s: moment.seconds, form: moment.form, number: self.stamps })
     }
 }

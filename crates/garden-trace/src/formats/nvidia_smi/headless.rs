@@ -1,12 +1,12 @@
-//! `nvidia-smi --query-gpu=.. --format=csv,noheader`: rows with commas and no names, in any order of columns.
+//! Queries with `--format=csv,noheader`: rows with commas and no names, in any order of columns.
 //!
 //! The columns are told by their values in the head of the file: a time stamp, the index that goes round, amounts in MiB,
 //! of which the constant and largest one is the total. If more than one other amount is left, the file is refused.
 
+use super::Layout;
 use crate::ReadOptions;
 use crate::amount::{Comma, parse_amount};
 use crate::error::Error;
-use crate::formats::table::Layout;
 use crate::lines::HeadLine;
 use crate::time::parse_moment;
 
@@ -19,7 +19,7 @@ struct Cells<'h> {
 }
 
 /// Whether rows begin with a time stamp that only `nvidia-smi` writes: `2025/03/01 22:00:00.123, 30000`.
-pub(crate) fn has_stamps_of_nvidia(head: &[HeadLine]) -> bool {
+pub(super) fn has_stamps(head: &[HeadLine]) -> bool {
     let is_stamp = |line: &HeadLine| {
         let stamp = line.text.split(", ").next().unwrap_or_default();
         stamp.len() == STAMP.len()
@@ -35,7 +35,7 @@ pub(crate) fn has_stamps_of_nvidia(head: &[HeadLine]) -> bool {
 const STAMP: &str = "0000/00/00 00:00:00.000";
 
 /// The layout of rows without a header, if they are of `nvidia-smi`.
-pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Layout, Error>> {
+pub(super) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Layout, Error>> {
     let rows: Vec<Vec<&str>> = head.iter().map(|line| line.text.split(", ").map(str::trim).collect()).collect();
     let count = rows.first()?.len();
     if count < 2 || rows.iter().filter(|row| row.len() == count).count() * 10 < rows.len() * 9 {

@@ -1,16 +1,20 @@
-//! `nvidia-smi` as a drawn table (with its MIG devices), as a list (`-q`), and as `dmon -s m` and `pmon -s m`; `gpustat`:
-//! memory in use of each GPU, or of each process on it. `rocm-smi --showmeminfo vram` as text and with `--csv`.
-//!
-//! The forms with `--query-gpu` are tables with commas, which `table.rs` and `headless.rs` read.
+//! `nvidia-smi` as a drawn table (with its MIG devices), as a list (`-q`), and as `dmon -s m` and `pmon -s m`: memory in use of each
+//! GPU, or of each process on it.
 
 use garden_memory::{MIB, Subject};
 
-use super::{Claim, Figure, Told, Tool};
+use crate::formats::tools::{Claim, Family, Figure, Listen, Told, Tool};
 use crate::series::identity::{Identity, Part, Who};
+use crate::time::Stamp;
+
+const NVIDIA_SMI: Tool = Tool { name: "nvidia-smi", documented_as: "nvidia-smi", example: "nvidia-smi.txt" };
+
+/// The tool, for the table of tools.
+pub(in crate::formats) const FAMILY: Family = Family { tools: &[NVIDIA_SMI], listen: |_| Box::new(Gpus::default()) };
 
 /// Reads the lines of GPUs.
 #[derive(Default)]
-pub(super) struct Gpus {
+struct Gpus {
     /// Whether the frame of the drawn table has been seen.
     is_drawn: bool,
     /// The GPU of the first of its lines in the drawn table.
@@ -19,16 +23,6 @@ pub(super) struct Gpus {
     in_mig: bool,
     monitor: Option<Monitor>,
     listed: Option<Listed>,
-    amd: Amd,
-}
-
-/// What `rocm-smi` has told of the present GPU.
-#[derive(Default)]
-struct Amd {
-    /// Places of the total and of the memory in use under the header of `--csv`.
-    columns: Option<(usize, usize)>,
-    /// The GPU whose total came last, and that.
-    total: Option<(String, u64)>,
 }
 
 /// The GPU that `nvidia-smi -q` lists at present.
@@ -47,8 +41,8 @@ struct Monitor {
     command: Option<usize>,
 }
 
-impl Gpus {
-    pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+impl Listen for Gpus {
+    fn take(&mut self, line: &str, _: Option<Stamp>, told: &mut Vec<Told>) -> Claim {
         if line.starts_with(['|', '+']) {
             return self.take_drawn(line, told);
         }
@@ -60,13 +54,6 @@ impl Gpus {
             }
             return if self.monitor.is_some() { Claim::Yes } else { Claim::No };
         }
-        if self.amd.take(line, told) == Claim::Yes {
-            return Claim::Yes;
-        }
-        if let Some(one) = gpustat_row(line) {
-            told.push(one);
-            return Claim::Yes;
-        }
         if self.take_listed(line, told) == Claim::Yes {
             return Claim::Yes;
         }
@@ -75,7 +62,9 @@ impl Gpus {
             None => Claim::No,
         }
     }
+}
 
+impl Gpus {
     /// The lines of `nvidia-smi -q`: `GPU 00000000:07:00.0`, then `FB Memory Usage` with `Used : 30000 MiB` below it.
     fn take_listed(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
         if let Some(bus) = line.strip_prefix("GPU ").map(str::trim).filter(|bus| is_bus(bus)) {
@@ -95,7 +84,7 @@ impl Gpus {
         match (key, amount.and_then(|figure| figure.bytes(MIB))) {
             ("Total", Some(bytes)) if listed.in_memory => listed.total = Some(bytes),
             ("Used", Some(bytes)) if listed.in_memory => {
-                let mut one = Told::new(Tool::NvidiaSmi, Subject::Device, "FB Memory Usage: Used", bytes, MIB);
+                let mut one = Told::new(NVIDIA_SMI, Subject::Device, "FB Memory Usage: Used", bytes, MIB);
                 one.limit = listed.total;
                 told.push(one.of(Identity::of(Who::Gpu, listed.gpu.clone())));
             }
@@ -128,8 +117,7 @@ impl Gpus {
         if let Some((used, total)) = usage
             && let Some(bytes) = used.bytes(1)
         {
-            let mut one =
-                Told::new(Tool::NvidiaSmi, Subject::Device, "Memory-Usage", bytes, used.factor.unwrap_or(MIB));
+            let mut one = Told::new(NVIDIA_SMI, Subject::Device, "Memory-Usage", bytes, used.factor.unwrap_or(MIB));
             one.limit = total.bytes(1);
             let identity = match self.in_mig {
                 true => mig_device(cells.first().copied().unwrap_or_default()),
@@ -140,51 +128,6 @@ impl Gpus {
             return Claim::Yes;
         }
         if self.is_drawn { Claim::Yes } else { Claim::No }
-    }
-}
-
-/// What `rocm-smi` calls the memory that there is, and the memory in use.
-const AMD_TOTAL: &str = "VRAM Total Memory (B)";
-const AMD_USED: &str = "VRAM Total Used Memory (B)";
-
-impl Amd {
-    /// A line such as `GPU[0] : VRAM Total Used Memory (B): 10883072`, or a row such as `card0,68702699520,10883072`.
-    fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
-        if line.starts_with("device,") && line.contains(AMD_USED) {
-            let cells: Vec<&str> = line.split(',').map(str::trim).collect();
-            let find = |name: &str| cells.iter().position(|cell| *cell == name);
-            self.columns = find(AMD_TOTAL).zip(find(AMD_USED));
-            return Claim::Yes;
-        }
-        if line.starts_with("=====") && line.ends_with("=====") {
-            return Claim::Yes;
-        }
-        if let Some((gpu, rest)) = line.strip_prefix("GPU[").and_then(|rest| rest.split_once(']')) {
-            let Some((name, value)) = rest.trim_start_matches([':', ' ', '\t']).rsplit_once(": ") else {
-                return Claim::No;
-            };
-            match (name, value.trim().parse::<u64>()) {
-                (AMD_TOTAL, Ok(bytes)) => self.total = Some((gpu.to_string(), bytes)),
-                (AMD_USED, Ok(bytes)) => {
-                    let total = self.total.take().filter(|(of, _)| of == gpu).map(|(_, bytes)| bytes);
-                    told.push(Amd::sample(gpu, bytes, total));
-                }
-                _ => {}
-            }
-            return Claim::Yes;
-        }
-        let (Some((total, used)), Some(row)) = (self.columns, line.strip_prefix("card")) else { return Claim::No };
-        let cells: Vec<&str> = row.split(',').map(str::trim).collect();
-        let bytes = |at: usize| cells.get(at).and_then(|cell| cell.parse::<u64>().ok());
-        let Some(used) = bytes(used) else { return Claim::No };
-        told.push(Amd::sample(cells[0], used, bytes(total)));
-        Claim::Yes
-    }
-
-    fn sample(gpu: &str, used: u64, total: Option<u64>) -> Told {
-        let mut one = Told::new(Tool::RocmSmi, Subject::Device, AMD_USED, used, 1);
-        one.limit = total;
-        one.of(Identity::of(Who::Gpu, gpu))
     }
 }
 
@@ -209,20 +152,6 @@ fn mig_device(cell: &str) -> Option<Identity> {
     })
 }
 
-/// A row such as `[0] NVIDIA A100 | 35'C,  80 % | 30000 / 81920 MB | user(29000M)`.
-fn gpustat_row(line: &str) -> Option<Told> {
-    let (index, rest) = line.strip_prefix('[')?.split_once(']')?;
-    index.parse::<u32>().ok()?;
-    let usage = |cell: &str| {
-        let (used, total) = cell.trim().strip_suffix(" MB")?.split_once(" / ")?;
-        Some((Figure::parse(used.trim())?.bytes(MIB)?, Figure::parse(total.trim())?.bytes(MIB)?))
-    };
-    let (used, total) = rest.split('|').skip(1).find_map(usage)?;
-    let mut one = Told::new(Tool::Gpustat, Subject::Device, "memory.used", used, MIB);
-    one.limit = Some(total);
-    Some(one.of(Identity::of(Who::Gpu, index)))
-}
-
 impl Monitor {
     fn take(&self, line: &str, told: &mut Vec<Told>) -> Claim {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -238,7 +167,7 @@ impl Monitor {
             detail = self.command.and_then(|at| words.get(at..)).map(|words| words.join(" "));
         }
         if let Some(bytes) = Figure::parse(memory).and_then(|figure| figure.bytes(MIB)) {
-            let one = Told::new(Tool::NvidiaSmi, Subject::Device, "fb", bytes, MIB);
+            let one = Told::new(NVIDIA_SMI, Subject::Device, "fb", bytes, MIB);
             told.push(one.of(Identity { parts, detail: detail.filter(|detail| !detail.is_empty()) }));
         }
         Claim::Yes
