@@ -78,6 +78,11 @@ pub enum Error {
         /// The columns that are there.
         available: Vec<String>,
     },
+    /// The column asked for holds shares of memory.
+    Share {
+        /// The column, or the label in a log.
+        column: String,
+    },
     /// Numbers without a unit, of which several units (or none) make a process's memory.
     AmbiguousUnit {
         /// The column, or the label in a log.
@@ -171,6 +176,7 @@ impl fmt::Display for Error {
             Error::NoMemoryColumn { columns } => write!(f, "no memory column among {}", listed(columns)),
             Error::NoSuchColumn { asked, available } if available.is_empty() => write!(f, "no column `{asked}`"),
             Error::NoSuchColumn { asked, available } => write!(f, "no column `{asked}` among {}", listed(available)),
+            Error::Share { column } => write!(f, "column `{column}` is a percentage, not an amount of memory"),
             Error::AmbiguousUnit { column, example, readings, is_possible } => {
                 ambiguous(f, column, *example, readings, *is_possible)
             }
@@ -205,7 +211,7 @@ impl Error {
     /// The setting that would help or is wrong.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
-            Error::NoMemoryColumn { .. } | Error::NoSuchColumn { .. } => Some("column"),
+            Error::NoMemoryColumn { .. } | Error::NoSuchColumn { .. } | Error::Share { .. } => Some("column"),
             Error::AmbiguousUnit { .. } => Some("unit"),
             Error::Several { .. } | Error::NoSuchSeries { .. } => Some("select"),
             _ => None,
@@ -229,6 +235,9 @@ impl Error {
             Error::Record { .. } => "create a record with `model-garden audit ... --record FOLDER`".to_string(),
             Error::NoMemoryColumn { .. } => "select the memory column with `--column NAME`".to_string(),
             Error::NoSuchColumn { .. } => "spell the `--column` name as in the file".to_string(),
+            Error::Share { .. } => {
+                "select a column of bytes or MiB with `--column NAME`, or leave it out".to_string()
+            }
             Error::AmbiguousUnit { readings, .. } => {
                 let flags = readings
                     .iter()

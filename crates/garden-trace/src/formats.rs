@@ -9,6 +9,7 @@ mod amounts;
 mod closest;
 mod cloudwatch;
 mod gpustat;
+mod grafana;
 mod jsonl;
 mod kubernetes;
 pub(crate) mod log;
@@ -44,7 +45,7 @@ pub(crate) struct Format {
 }
 
 /// All formats, in the order in which they are tried.
-pub(crate) const FORMATS: [Format; 16] = [
+pub(crate) const FORMATS: [Format; 17] = [
     Format {
         known_as: Some("a model-garden trace"),
         documented_as: "our own trace",
@@ -112,6 +113,12 @@ pub(crate) const FORMATS: [Format; 16] = [
         recognise: jsonl::recognise_lines,
     },
     Format { known_as: None, documented_as: "ps", example: "ps.txt", recognise: tools::recognise },
+    Format {
+        known_as: Some("CSV exports of Grafana"),
+        documented_as: "Grafana",
+        example: "grafana.csv",
+        recognise: grafana::recognise,
+    },
     Format {
         known_as: Some("CSV or TSV with a header such as `step,rss_mb`"),
         documented_as: "CSV, TSV, semicolons, Markdown",

@@ -158,6 +158,15 @@ impl Series {
         (self.trace.processes, self.trace.libraries, self.trace.names) = (old.processes, old.libraries, old.names);
     }
 
+    /// Puts the samples in another order; events, whose places mean nothing then, are left out.
+    pub(crate) fn reorder(&mut self, order: &[usize]) {
+        let old = std::mem::take(&mut self.trace);
+        for &index in order {
+            self.trace.push(&old.sample(index));
+        }
+        self.keep_surroundings(old);
+    }
+
     /// Turns the order of the samples round.
     pub(crate) fn reverse(&mut self) {
         let old = std::mem::take(&mut self.trace);

@@ -13,7 +13,7 @@ mod settled;
 mod stamps;
 mod written;
 
-pub(crate) use moment::{Form, day_clock_at, parse_moment};
+pub(crate) use moment::{Form, day_clock_at, moment_at, parse_moment};
 pub(crate) use settled::Times;
 pub(crate) use stamps::{ShortClocks, Stamp, Stamps};
 pub(crate) use written::{DATE_LENGTH, Midnights, clock_at, date_at, date_time_at, in_seconds};

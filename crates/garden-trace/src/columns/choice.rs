@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::formats::nvidia_smi;
 use crate::reading::{Blocks, Reading};
 use crate::series::identity::{Identity, Part, Who, column_identity, recurs, wide_column};
+use crate::time::parse_moment;
 use crate::unit::rule::{BESIDE_PIDS, Convention, KERNEL, PS, PSUTIL};
 
 /// The chosen columns.
@@ -77,16 +78,39 @@ impl Choice {
         }
     }
 
-    /// Whether the values of a column in the head of the file are of use.
+    /// Whether the values of a column in the head of the file are of use: all but amounts.
     pub(crate) fn wants_text(&self, index: usize) -> bool {
+        let is_amount =
+            |(used, what): &(usize, Use)| *used == index && matches!(what, Use::Value { .. } | Use::Limit { .. });
+        // A column such as `gpu` looks like an amount until its values say that it is an index.
         let is_identity = self.identity.iter().any(|(identity, _)| *identity == index);
-        is_identity || (!self.identity.is_empty() && self.axis() == Some(index))
+        is_identity || !self.columns().used.iter().any(is_amount)
     }
 
     /// The column of steps or times.
     fn axis(&self) -> Option<usize> {
-        let axis = |used: &Use| matches!(used, Use::Step | Use::Time { .. });
-        self.columns().used.iter().find(|(_, used)| axis(used)).map(|(index, _)| *index)
+        self.used_as(|used| matches!(used, Use::Step | Use::Time { .. }))
+    }
+
+    /// The first column of such a use.
+    fn used_as(&self, is_wanted: impl Fn(&Use) -> bool) -> Option<usize> {
+        self.columns().used.iter().find(|(_, used)| is_wanted(used)).map(|(index, _)| *index)
+    }
+
+    /// A column of words that nobody's name explains and that yet tells series apart: several of its values share each time, or each
+    /// has rows of its own that begin anew.
+    fn unnamed_identity(&self, seen: &HashMap<usize, Vec<String>>) -> Option<usize> {
+        let values = |index: Option<usize>| index.and_then(|index| seen.get(&index)).map_or(&[][..], Vec::as_slice);
+        let times = values(self.used_as(|used| matches!(used, Use::Time { .. })));
+        let axis = values(self.axis());
+        let is_used = |index: usize| self.columns().used.iter().any(|(used, _)| *used == index);
+        let tells = |&index: &usize| {
+            let words = values(Some(index));
+            let is_other = understand(&self.columns().names[index]).meaning == Meaning::Unknown;
+            let shares = || share_moments(words, times) && are_distinct(words, times);
+            is_other && !is_used(index) && are_words(words) && (shares() || begin_anew(words, axis))
+        };
+        (0..self.columns().names.len()).find(tells)
     }
 
     /// Takes in a number from the head of the file.
@@ -111,7 +135,11 @@ impl Choice {
         let names = self.columns().names.clone();
         self.identity.retain(|(index, who)| match who {
             // A number of the row comes again too, in another run, but not twice at one moment.
-            Who::Number | Who::Loose => share_moments(values(index), moments),
+            Who::Number => share_moments(values(index), moments),
+            Who::Loose => {
+                let values = values(index);
+                share_moments(values, moments) || (are_words(values) && begin_anew(values, moments))
+            }
             Who::Run | Who::Seed => share_moments(values(index), moments) || come_in_blocks(values(index)),
             // A column `gpu` may hold the memory of the only GPU, or how busy it is.
             Who::Gpu if names[*index].trim().eq_ignore_ascii_case("gpu") => takes_turns(values(index)),
@@ -120,6 +148,9 @@ impl Choice {
             }
             _ => true,
         });
+        if self.identity.is_empty() && self.variants.len() == 1 {
+            self.identity.extend(self.unnamed_identity(&seen).map(|index| (index, Who::Loose)));
+        }
         if self.identity.iter().any(|(_, who)| *who == Who::Gpu) {
             self.judge_device_of_gpus();
         }
@@ -172,6 +203,37 @@ fn share_moments(values: &[String], moments: &[String]) -> bool {
     let shared = changes().filter(|&at| moments[at] == moments[at - 1]).count();
     // Of two series that take turns every other change is at one moment.
     5 * shared >= 2 * changes().count()
+}
+
+/// Whether no value comes twice at one moment.
+fn are_distinct(values: &[String], moments: &[String]) -> bool {
+    let mut pairs: Vec<(&String, &String)> = moments.iter().zip(values).collect();
+    pairs.sort_unstable();
+    pairs.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// Most words of a column that tells series apart.
+const MOST_WORDS: usize = 64;
+
+/// Whether values are a few words, rather than numbers, times or sentences.
+fn are_words(values: &[String]) -> bool {
+    let is_word = |value: &&String| {
+        !value.is_empty() && value.len() <= 80 && value.parse::<f64>().is_err() && parse_moment(value).is_none()
+    };
+    let mut distinct: Vec<&String> = values.iter().collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    (2..=MOST_WORDS).contains(&distinct.len()) && distinct.iter().all(is_word)
+}
+
+/// Whether steps or times go back exactly where values change: each is a run of its own.
+fn begin_anew(values: &[String], axis: &[String]) -> bool {
+    let place = |at: usize| axis[at].parse::<f64>().ok().or_else(|| Some(parse_moment(&axis[at])?.seconds));
+    let is_run = |at: usize| {
+        let goes_back = place(at).zip(place(at - 1)).map(|(now, before)| now < before);
+        goes_back == Some(values[at] != values[at - 1])
+    };
+    values.len() == axis.len() && come_in_blocks(values) && (1..values.len()).all(is_run)
 }
 
 /// Whether values stay the same for many rows each: runs one below the other, and not a number of each row.
@@ -233,7 +295,8 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
     if let Some(asked) = &options.column {
         let missing = || Error::NoSuchColumn { asked: asked.clone(), available: names.to_vec() };
         let found = find_column(names, asked).ok_or_else(missing)?;
-        return if is_share(&names[found]) { Err(SHARE) } else { Ok(found) };
+        let is_amount = !is_share(&names[found]);
+        return if is_amount { Ok(found) } else { Err(Error::Share { column: names[found].clone() }) };
     }
     let meanings: Vec<Meaning> = names.iter().map(|name| understand(name).meaning).collect();
     let is_free = |at: &usize| !wide.iter().any(|(index, _)| index == at);
@@ -257,11 +320,6 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
     let of_wide = || if wide.is_empty() { peak().or_else(|| machine_used(names)) } else { None };
     host.or_else(device).or_else(of_wide).ok_or_else(missing)
 }
-
-const SHARE: Error = Error::NoUsedMemory {
-    problem: "the column asked for is a percentage, not an amount of memory",
-    advice: "select a column of bytes or MiB with `--column NAME`, or leave it out",
-};
 
 /// The memory in use of a machine, in a table with the columns of `free`: total, used and free.
 fn machine_used(names: &[String]) -> Option<usize> {

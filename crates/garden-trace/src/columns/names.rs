@@ -152,19 +152,39 @@ pub(crate) fn is_other_amount(word: &str) -> bool {
     const HIGHEST: [&str; 9] = ["peak", "peaked", "max", "maximum", "maxrss", "hwm", "vmhwm", "vmpeak", "limit"];
     const CHANGES: [&str; 9] =
         ["delta", "change", "diff", "difference", "growth", "grew", "increase", "increased", "rate"];
-    const SHARES: [&str; 9] = ["percent", "pct", "perc", "percentage", "util", "utilization", "load", "per", "speed"];
     const THE_MACHINE: [&str; 9] =
         ["available", "avail", "free", "unused", "remaining", "left", "capacity", "installed", "threshold"];
     const NOT_RESIDENT: [&str; 5] = ["virtual", "vms", "vsz", "virt", "vmsize"];
     const NOT_MEMORY: [&str; 7] = ["temp", "temperature", "power", "bandwidth", "fragmentation", "min", "minimum"];
-    let lists: [&[&str]; 6] = [&HIGHEST, &CHANGES, &SHARES, &THE_MACHINE, &NOT_RESIDENT, &NOT_MEMORY];
+    const RATES: [&str; 3] = ["load", "per", "speed"];
+    let lists: [&[&str]; 7] = [&HIGHEST, &CHANGES, &SHARES, &RATES, &THE_MACHINE, &NOT_RESIDENT, &NOT_MEMORY];
     lists.iter().any(|list| list.contains(&word))
 }
 
+/// Words for shares of something.
+const SHARES: [&str; 12] = [
+    "percent",
+    "percents",
+    "pct",
+    "perc",
+    "percentage",
+    "util",
+    "utilization",
+    "utilisation",
+    "ratio",
+    "fraction",
+    "frac",
+    "share",
+];
+
 /// Whether a name says that its numbers are shares of something: `mem_percent`, `%MEM`.
 pub(crate) fn is_share(name: &str) -> bool {
-    const PERCENT: [&str; 4] = ["percent", "pct", "perc", "percentage"];
-    name.contains('%') || words(name).iter().any(|word| PERCENT.contains(&word.as_str()))
+    name.contains('%') || words(name).iter().any(|word| is_share_word(word))
+}
+
+/// Whether a word means a share, perhaps glued to another one: `mempercent`.
+pub(crate) fn is_share_word(word: &str) -> bool {
+    SHARES.contains(&word) || ["percent", "percentage", "pct"].iter().any(|share| word.ends_with(share))
 }
 
 /// Whether a plain memory column may have this word besides `memory`, `mem` or `ram`.

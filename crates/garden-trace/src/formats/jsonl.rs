@@ -24,7 +24,11 @@ const NOT_JSON: &str = "not a JSON object";
 /// Recognises lines that are objects with a memory field.
 pub(super) fn recognise_lines(head: &Head<'_>) -> Recognised {
     // Objects without a memory field may still hold log lines as texts.
-    columns_of_lines(head.lines, head.options)?.ok().map(JsonLines).map(claim)?
+    match columns_of_lines(head.lines, head.options)? {
+        Ok(choice) => claim(JsonLines(choice)),
+        Err(error @ Error::Share { .. }) => Some(Err(error)),
+        Err(_) => None,
+    }
 }
 
 /// Recognises a list of objects.

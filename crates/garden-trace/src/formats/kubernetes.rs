@@ -1,6 +1,7 @@
 //! The metrics API of Kubernetes: `kubectl get --raw /apis/metrics.k8s.io/v1beta1/namespaces/NS/pods/POD`, again and again.
 //!
-//! Objects are of a pod, of a node, or lists of them; amounts are quantities such as `4094378Ki`. Only memory is read.
+//! Objects are of a pod, of a node, or lists of them, with their `kind` or, as items that were taken out of a list, without; amounts
+//! are quantities such as `4094378Ki`. Only memory is read.
 
 use std::io::BufReader;
 
@@ -23,7 +24,10 @@ pub(super) fn recognise(head: &Head<'_>) -> Recognised {
     let text = head.json_keys();
     let kinds = ["PodMetrics", "NodeMetrics", "PodMetricsList", "NodeMetricsList"];
     let has_kind = kinds.iter().any(|kind| text.contains(&format!("\"kind\":\"{kind}\"")));
-    (text.starts_with('{') && has_kind).then(|| claim(Kubernetes))?
+    // Amounts that are texts, below the name of an object: nobody else writes that.
+    let has_usage = ["\"usage\":{\"cpu\":\"", "\"usage\":{\"memory\":\""].iter().any(|key| text.contains(key));
+    let is_item = has_usage && text.contains("\"metadata\":{");
+    (text.starts_with(['{', '[']) && (has_kind || is_item)).then(|| claim(Kubernetes))?
 }
 
 struct Kubernetes;
@@ -34,10 +38,11 @@ impl Reader for Kubernetes {
     }
 
     fn read(&self, file: &mut Contents<'_>, reading: &mut Reading) -> Result<(), Error> {
-        let answers = serde_json::Deserializer::from_reader(BufReader::new(file.lines.reader())).into_iter::<Metrics>();
+        let answers = serde_json::Deserializer::from_reader(BufReader::new(file.lines.reader())).into_iter::<Answer>();
         for (answer, number) in answers.zip(1..) {
             match answer {
-                Ok(answer) => take_metrics(&answer, number, reading),
+                Ok(Answer::One(metrics)) => take_metrics(&metrics, number, reading),
+                Ok(Answer::Several(all)) => all.iter().for_each(|metrics| take_metrics(metrics, number, reading)),
                 // The last answer may be cut off.
                 Err(_) if !reading.is_empty() => {
                     reading.skip_line("an answer is incomplete", number, || "the answer".into());
@@ -48,6 +53,14 @@ impl Reader for Kubernetes {
         }
         Ok(())
     }
+}
+
+/// What a command prints.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    One(Box<Metrics>),
+    Several(Vec<Metrics>),
 }
 
 /// An object of the metrics API: of a pod, of a node, or a list of them.

@@ -83,6 +83,9 @@ fn read<R: Read>(
     }
     logs.finish(reading);
     match &options.column {
+        Some(_) if reading.is_empty() && parser.share.is_some() => {
+            Err(Error::Share { column: parser.share.take().unwrap_or_default() })
+        }
         Some(asked) if reading.is_empty() && !parser.labels.is_empty() => {
             Err(Error::NoSuchColumn { asked: asked.clone(), available: std::mem::take(&mut parser.labels) })
         }

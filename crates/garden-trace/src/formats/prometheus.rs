@@ -123,13 +123,8 @@ const VIRTUAL: Error = Error::NoUsedMemory {
 
 fn take(found: &Found, labels: &BTreeSet<String>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let name = found.metric.get("__name__").map_or("value", String::as_str);
-    let lower = name.to_ascii_lowercase();
-    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    match () {
-        _ if has(&["memavailable", "memfree", "memtotal", "_limit", "fb_free", "fb_total"]) => return Err(FREE),
-        _ if has(&["percent", "_pct", "ratio", "utilization", "mem_copy_util"]) => return Err(SHARE),
-        _ if has(&["virtual", "_vsize", "vms"]) => return Err(VIRTUAL),
-        _ => {}
+    if let Some(refusal) = refusal_of(&name.to_ascii_lowercase()) {
+        return Err(refusal);
     }
     let part = |label: &String| {
         let value = found.metric.get(label).map_or("", String::as_str);
@@ -169,6 +164,29 @@ fn take_value(time_s: f64, text: &str, factor: Option<u64>, reading: &mut Readin
     }
 }
 
+/// Whether a metric's name says that it is memory in use.
+pub(super) fn is_memory_in_use(metric: &str) -> bool {
+    let lower = metric.to_ascii_lowercase();
+    let is_memory = ["memory", "_rss", "resident", "working_set", "fb_used"].iter().any(|part| lower.contains(part));
+    is_memory && refusal_of(&lower).is_none()
+}
+
+/// Whose memory a metric is, by its name.
+pub(super) fn subject_of_metric(metric: &str) -> Subject {
+    subject_of(metric, &BTreeMap::new())
+}
+
+/// The refusal of a metric that is not memory in use, by its name in lower case.
+fn refusal_of(lower: &str) -> Option<Error> {
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    match () {
+        _ if has(&["memavailable", "memfree", "memtotal", "_limit", "fb_free", "fb_total"]) => Some(FREE),
+        _ if has(&["percent", "_pct", "ratio", "utilization", "mem_copy_util"]) => Some(SHARE),
+        _ if has(&["virtual", "_vsize", "vms"]) => Some(VIRTUAL),
+        _ => None,
+    }
+}
+
 fn is_device(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["dcgm", "gpu", "nvidia"].iter().any(|part| name.contains(part))
@@ -187,7 +205,7 @@ fn subject_of(name: &str, labels: &BTreeMap<String, String>) -> Subject {
 }
 
 /// The unit that a metric's name states; DCGM's frame buffer metrics are in MiB.
-fn factor_of(name: &str) -> Option<u64> {
+pub(super) fn factor_of(name: &str) -> Option<u64> {
     match () {
         _ if name.starts_with("DCGM_FI_DEV_FB_") => Some(MIB),
         _ if name.ends_with("_bytes") => Some(1),

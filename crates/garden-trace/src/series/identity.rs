@@ -124,11 +124,47 @@ pub(crate) fn column_identity(name: &str) -> Option<Who> {
             Who::Named
         }
         "id" | "index" => Who::Number,
-        "run" | "runid" | "runname" | "trial" | "trialid" | "experiment" => Who::Run,
+        "run" | "runid" | "runname" | "runuuid" | "runhash" | "runkey" | "runnumber" | "trial" | "trialid"
+        | "experiment" | "fold" => Who::Run,
         "seed" | "randomseed" => Who::Seed,
         "instance" | "command" | "cmd" | "job" | "jobid" | "uuid" | "gpuuuid" | "task" | "taskid" => Who::Loose,
-        _ => return None,
+        _ => return names_something(own).then_some(Who::Loose),
     })
+}
+
+/// Whether a column's name ends like one that says what a row is about: `src_host`, `proc_name`, `model`.
+fn names_something(name: &str) -> bool {
+    const THINGS: [&str; 24] = [
+        "host",
+        "node",
+        "machine",
+        "vm",
+        "pod",
+        "container",
+        "namespace",
+        "service",
+        "app",
+        "proc",
+        "process",
+        "role",
+        "actor",
+        "name",
+        "uuid",
+        "job",
+        "model",
+        "variant",
+        "version",
+        "branch",
+        "config",
+        "backend",
+        "method",
+        "user",
+    ];
+    // What happens within one process is named, too.
+    const HAPPENINGS: [&str; 8] = ["event", "phase", "stage", "metric", "span", "function", "func", "file"];
+    let words = words(name);
+    let last = words.last().is_some_and(|last| THINGS.contains(&last.as_str()));
+    last && !words.iter().any(|word| HAPPENINGS.contains(&word.as_str()))
 }
 
 /// Whether values recur in turn, as those of several series written side by side do; equal neighbours count once.
@@ -187,7 +223,10 @@ mod tests {
             ("labels.rank", Some(Who::Rank)),
             ("process name", Some(Who::Named)),
             ("rank_loss", None),
-            ("user", None),
+            ("user", Some(Who::Loose)),
+            ("src_host", Some(Who::Loose)),
+            ("event_name", None),
+            ("run_uuid", Some(Who::Run)),
         ] {
             assert_eq!(column_identity(name), who, "{name}");
         }

@@ -15,6 +15,15 @@ const APART: f64 = 1.25;
 
 /// The note on a trace whose moments have several samples each, at separate levels.
 pub(crate) fn note(trace: &Trace) -> Option<String> {
+    if (0..trace.len()).all(|index| trace.step(index).or(trace.time_s(index)).is_none()) {
+        let values: Vec<f64> = (0..trace.len()).map(|index| level(trace, index) as f64).collect();
+        return turns(&values).map(|count| {
+            format!(
+                "the samples take turns between {count} levels, as if {count} series were mixed in this file: \
+                 pass one of them, or record `pid` and time, too"
+            )
+        });
+    }
     // Nearly all files have a moment for each sample, and nothing is kept of those.
     let total = Moments { trace, from: 0 }.count();
     let middle = Moments { trace, from: 0 }.nth(total / 2)?;
@@ -32,6 +41,24 @@ pub(crate) fn note(trace: &Trace) -> Option<String> {
              pass one of them, or add a column such as `rank` or `pid`"
         )
     })
+}
+
+/// Fewest samples whose turns are told from chance, and most series that are looked for.
+const FEWEST_TURNS: usize = 8;
+const MOST_TURNS: usize = 4;
+/// Series take turns if samples are this much nearer to the one of the turn before than to their neighbours.
+const NEARER: f64 = 10.0;
+
+/// How many series take turns in samples without steps or times.
+pub(crate) fn turns(values: &[f64]) -> Option<usize> {
+    let typical = |lag: usize| {
+        let mut steps: Vec<f64> = values.iter().zip(&values[lag..]).map(|(before, now)| (now - before).abs()).collect();
+        steps.sort_by(f64::total_cmp);
+        steps[steps.len() / 2]
+    };
+    let take_turns =
+        |&count: &usize| values.len() >= FEWEST_TURNS.max(3 * count) && NEARER * typical(count) < typical(1);
+    (2..=MOST_TURNS).find(take_turns)
 }
 
 /// The samples of each step or time, one after the other.

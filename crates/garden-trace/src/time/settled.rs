@@ -1,7 +1,7 @@
 //! The times of a file, decided from all rows: which number of a date is the day, whether `09:00` are hours or minutes,
 //! on which day a clock stands, and whether the file begins with its newest row.
 
-use garden_memory::Sample;
+use garden_memory::{EventKind, Sample, Trace};
 
 use super::moment::{Form, Order};
 use super::written::{DAY_S, date_of, days_since_1970};
@@ -73,6 +73,7 @@ impl Times {
             if let Some(period) = period {
                 unroll(one, period);
             }
+            sort_shuffled(one);
         }
         notes
     }
@@ -174,6 +175,55 @@ fn begins_with_newest(series: &Series, period: Option<f64>) -> bool {
         }
     }
     changes >= FEWEST_CHANGES && back as f64 >= BACKWARDS * changes as f64
+}
+
+/// The share of samples that lie before the one above them where lines were shuffled: about half of them do.
+const SHUFFLED: f64 = 0.25;
+/// Fewer samples that go back are no shuffling.
+const FEWEST_FALLS: usize = 10;
+/// Where counters begin anew, most samples that go back return to the lowest tenth of the places.
+const BEGINNING: f64 = 0.1;
+
+/// Sorts samples whose lines were shuffled, where several share a step or time; each place once is left to the judge.
+///
+/// Steps that begin anew with each epoch, and runs that follow each other, go back too: but to where they began, or with times
+/// that go on.
+fn sort_shuffled(series: &mut Series) {
+    let trace = &series.trace;
+    if trace.events.iter().any(|event| event.kind == EventKind::Restart) {
+        return;
+    }
+    let all = |place: fn(&Trace, usize) -> Option<f64>| {
+        (0..trace.len()).map(|index| place(trace, index)).collect::<Option<Vec<f64>>>()
+    };
+    let (times, steps) = (all(Trace::time_s), all(Trace::step));
+    let (places, unit) = match (times, steps) {
+        (Some(times), _) if is_shuffled(&times) => (times, "time"),
+        (None, Some(steps)) if is_shuffled(&steps) => (steps, "step"),
+        _ => return,
+    };
+    let judged = |index: usize| trace.step(index).or(trace.time_s(index));
+    let mut known: Vec<f64> = (0..trace.len()).filter_map(judged).collect();
+    known.sort_by(f64::total_cmp);
+    if known.windows(2).all(|pair| pair[0] < pair[1]) {
+        return;
+    }
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by(|&a, &b| places[a].total_cmp(&places[b]));
+    series.reorder(&order);
+    series.note(format!("the samples are in no order: sorted by {unit}"));
+}
+
+/// Whether about half of the places lie before the one above them, all over the range.
+fn is_shuffled(places: &[f64]) -> bool {
+    let falls: Vec<f64> = places.windows(2).filter(|pair| pair[1] < pair[0]).map(|pair| pair[1]).collect();
+    if falls.len() < FEWEST_FALLS || (falls.len() as f64) < SHUFFLED * places.len() as f64 {
+        return false;
+    }
+    let lowest = places.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let begins = falls.iter().filter(|&&place| place - lowest <= BEGINNING * (highest - lowest)).count();
+    2 * begins < falls.len()
 }
 
 /// Makes a clock run on past midnight, or a date without a year past New Year's Eve.

@@ -6,7 +6,7 @@
 
 use garden_memory::Quantity;
 
-use crate::columns::names::is_other_amount;
+use crate::columns::names::{is_other_amount, is_share_word};
 use crate::unit::Unit;
 
 /// The meaning of a number's label.
@@ -71,6 +71,7 @@ pub(crate) enum Fact {
 pub(crate) struct Words<'a> {
     words: [&'a str; MOST_WORDS],
     count: usize,
+    has_percent_sign: bool,
 }
 
 const MOST_WORDS: usize = 8;
@@ -79,7 +80,7 @@ impl<'a> Words<'a> {
     /// Cuts a label in lower case into words.
     pub(crate) fn of(label: &'a str) -> Self {
         let clause = last_clause(label);
-        let mut words = Words { words: [""; MOST_WORDS], count: 0 };
+        let mut words = Words { words: [""; MOST_WORDS], count: 0, has_percent_sign: clause.contains('%') };
         let is_cut = |c: char| !c.is_alphanumeric();
         for word in clause.rsplit(is_cut).filter(|word| !word.is_empty()).take(MOST_WORDS) {
             words.words[MOST_WORDS - 1 - words.count] = word;
@@ -135,6 +136,11 @@ impl<'a> Words<'a> {
 
     fn ends_with(&self, ending: &[&str]) -> bool {
         self.list().ends_with(ending)
+    }
+
+    /// Whether the numbers behind it are shares: `mem_percent=`, `RAM (%):`.
+    pub(crate) fn name_share(&self) -> bool {
+        self.has_percent_sign || self.any(is_share_word)
     }
 
     /// The unit that the label itself states, as in `rss_mb=`.
@@ -199,6 +205,9 @@ impl<'a> Words<'a> {
         // DeepSpeed's `CPU Virtual Memory:  used =` is psutil's `virtual_memory().used`: the machine's.
         if self.ends_with(&["virtual", "memory", "used"]) {
             return Label::Main(Kind::Machine);
+        }
+        if self.name_share() {
+            return Label::Unknown;
         }
         if self.is_peak() {
             return Label::Main(if self.is_gpu() { Kind::DevicePeak } else { Kind::Peak });

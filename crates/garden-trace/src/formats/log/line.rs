@@ -111,6 +111,8 @@ pub(super) struct Parser {
     is_exact: bool,
     /// With a requested label: the labels of the amounts seen.
     pub(super) labels: Vec<String>,
+    /// With a requested label: the first that fits it, but names a share of memory.
+    pub(super) share: Option<String>,
     clean: String,
     lower: String,
     found: Vec<Found>,
@@ -166,6 +168,7 @@ impl Parser {
             asked,
             is_exact: false,
             labels: Vec::new(),
+            share: None,
             clean: String::new(),
             lower: String::new(),
             found: Vec::new(),
@@ -242,7 +245,13 @@ impl Parser {
             match &self.asked {
                 Some(asked) if !inherits => {
                     remember(&mut self.labels, &clean[number.label.clone()]);
-                    let fit = Words::of(&self.lower[number.label.clone()]).fit_of(asked);
+                    let words = Words::of(&self.lower[number.label.clone()]);
+                    let is_share = words.name_share() || number.kind == NumberKind::Percent;
+                    let fit = words.fit_of(asked);
+                    if is_share && fit.is_some() && self.share.is_none() {
+                        self.share = Some(short_name(&clean[number.label.clone()]));
+                    }
+                    let fit = fit.filter(|_| !is_share);
                     self.is_exact |= fit == Some(Fit::Exact);
                     let fit = fit.filter(|&fit| fit == Fit::Exact || !self.is_exact);
                     Context { fit: fit.unwrap_or(Fit::Loose), ..context }.take_asked(fit.is_some(), &mut line);
@@ -341,7 +350,7 @@ impl Context<'_> {
             }
             Label::Other(quantity) if has_unit || !self.after.begins_with_letter => self.set_amount(quantity, line),
             Label::Gpu if has_unit => self.set_amount(Quantity::Gpu, line),
-            Label::Cpu if has_unit => self.set_main(Kind::Memory, line),
+            Label::Cpu if has_unit && !self.is_of_processor(line) => self.set_main(Kind::Memory, line),
             _ if !has_unit => {}
             Label::Nothing | Label::Unknown | Label::Step | Label::Epoch => match behind {
                 Some(Postfix::Is(Label::Main(kind))) => self.name_main(kind, line, "RAM"),
@@ -353,6 +362,11 @@ impl Context<'_> {
             },
             _ => {}
         }
+    }
+
+    /// Whether the number is time of a processor: `cpu: 250m` is a quarter of one.
+    fn is_of_processor(&self, line: &LogLine<'_>) -> bool {
+        self.number.after.start.checked_sub(1).and_then(|last| line.clean.as_bytes().get(last)) == Some(&b'm')
     }
 
     fn set_step(&self, line: &mut LogLine<'_>) {

@@ -4,6 +4,7 @@
 //! turns again and again. The name of a file, in front of a line that `grep` found, needs no turns.
 
 use crate::series::identity::{Identity, Part, Who};
+use crate::time::moment_at;
 
 /// The form of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,8 @@ impl Marks {
     /// Judges the lines with memory in the head of a file, in lower case.
     pub(super) fn of(lines: &[String]) -> Marks {
         let is_used = |(form, mark): &(Form, Find)| {
-            let values: Vec<String> = lines.iter().filter_map(|line| mark(line)).map(|part| part.value).collect();
+            let values: Vec<String> =
+                lines.iter().filter_map(|line| mark(behind_stamp(line))).map(|part| part.value).collect();
             let mut distinct = values.clone();
             distinct.sort_unstable();
             distinct.dedup();
@@ -75,8 +77,20 @@ impl Marks {
         }
         let form = self.form?;
         let (_, mark) = FORMS.iter().find(|(known, _)| *known == form)?;
-        Some(Identity { parts: vec![mark(line)?], detail: None })
+        Some(Identity { parts: vec![mark(behind_stamp(line))?], detail: None })
     }
+}
+
+/// What of a line stands behind its time stamp and the level of its logger.
+fn behind_stamp(line: &str) -> &str {
+    let text = line.trim_start_matches(['[', '(']);
+    let Some(moment) = moment_at(text) else { return line };
+    let mut rest = text[moment.length..].trim_start_matches([' ', ']', ')', '-', '|', ',', ':']);
+    for level in ["info", "debug", "warning", "warn", "error"] {
+        let behind = rest.trim_start_matches('[').strip_prefix(level);
+        rest = behind.map_or(rest, |behind| behind.trim_start_matches([' ', ']', ')', '-', '|', ',', ':']));
+    }
+    rest
 }
 
 fn part(who: Who, value: &str) -> Option<Part> {

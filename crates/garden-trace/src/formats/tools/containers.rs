@@ -5,6 +5,7 @@ use garden_memory::{Quantity, Subject};
 use super::{Claim, Family, Figure, Listen, Told, Tool};
 use crate::error::Error;
 use crate::series::identity::{Identity, Part, Who};
+use crate::series::mixed;
 use crate::time::Stamp;
 
 pub(super) const DOCKER: Tool = Tool { name: "docker stats", documented_as: "docker", example: "docker-stats.txt" };
@@ -31,12 +32,6 @@ struct Unnamed {
     most: usize,
 }
 
-/// Fewest rows whose turns are told from chance, and most containers that are looked for.
-const FEWEST_TURNS: usize = 8;
-const MOST_TURNS: usize = 4;
-/// Containers take turns if rows are this much nearer to the one of the turn before than to their neighbours.
-const NEARER: f64 = 10.0;
-
 impl Unnamed {
     fn saw(&mut self, bytes: u64, under_header: bool) {
         self.values.push(bytes as f64);
@@ -46,15 +41,7 @@ impl Unnamed {
 
     /// Whether the rows are of several containers.
     fn are_several(&self) -> bool {
-        let typical = |lag: usize| {
-            let mut steps: Vec<f64> =
-                self.values.iter().zip(&self.values[lag..]).map(|(before, now)| (now - before).abs()).collect();
-            steps.sort_by(f64::total_cmp);
-            steps[steps.len() / 2]
-        };
-        let take_turns =
-            |count: usize| self.values.len() >= FEWEST_TURNS.max(3 * count) && NEARER * typical(count) < typical(1);
-        self.most > 1 || (2..=MOST_TURNS).any(take_turns)
+        self.most > 1 || mixed::turns(&self.values).is_some()
     }
 }
 
@@ -90,7 +77,8 @@ impl Listen for Containers {
             self.kubectl = Some(Kubectl { memory, names, subject });
             return Claim::Yes;
         }
-        match docker_row(self.docker, &words).or_else(|| self.kubectl.as_ref()?.row(&words)) {
+        let kubectl = || self.kubectl.as_ref()?.row(&words);
+        match docker_row(self.docker, &words).or_else(kubectl).or_else(|| kubectl_without_header(&words)) {
             Some(Row::Sample(one)) => {
                 if one.identity.is_none() {
                     let bytes = one.sample.get(Quantity::Rss).unwrap_or(0);
@@ -162,6 +150,21 @@ fn is_formatted(before: &[&str], after: &[&str]) -> bool {
         !LABELS.contains(&bare.as_str()) && !bare.contains(['=', '(', '[', ':'])
     };
     names.len() <= 2 && names.iter().all(is_name) && after.iter().all(is_figure)
+}
+
+/// A row of `kubectl top --no-headers`: names, processors such as `250m`, memory such as `1234Mi`, and shares of a node.
+fn kubectl_without_header(words: &[&str]) -> Option<Row> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_processor = |word: &&str| word.strip_suffix('m').is_some_and(is_number);
+    let processors = words.iter().position(is_processor).filter(|at| (1..=3).contains(at))?;
+    let share = |at: usize| words.get(at).is_some_and(|word| word.strip_suffix('%').is_some_and(is_number));
+    let is_node = share(processors + 1);
+    let memory = processors + 1 + usize::from(is_node);
+    let is_whole = words.len() == memory + 1 + usize::from(is_node);
+    let is_memory = words.get(memory)?.strip_suffix('i').is_some_and(|word| word.ends_with(['K', 'M', 'G']));
+    let subject = if is_node { Subject::Machine } else { Subject::Container };
+    let layout = Kubectl { memory, names: (0..processors).collect(), subject };
+    if is_whole && is_memory { layout.row(words) } else { None }
 }
 
 impl Kubectl {
