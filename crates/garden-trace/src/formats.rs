@@ -10,6 +10,7 @@ mod closest;
 mod cloudwatch;
 mod gpustat;
 mod grafana;
+mod influx;
 mod jsonl;
 mod kubernetes;
 pub(crate) mod log;
@@ -45,7 +46,7 @@ pub(crate) struct Format {
 }
 
 /// All formats, in the order in which they are tried.
-pub(crate) const FORMATS: [Format; 17] = [
+pub(crate) const FORMATS: [Format; 18] = [
     Format {
         known_as: Some("a model-garden trace"),
         documented_as: "our own trace",
@@ -111,6 +112,12 @@ pub(crate) const FORMATS: [Format; 17] = [
         documented_as: "JSON lines, one JSON list",
         example: "lines.jsonl",
         recognise: jsonl::recognise_lines,
+    },
+    Format {
+        known_as: Some("InfluxDB's line protocol"),
+        documented_as: "InfluxDB",
+        example: "influx.txt",
+        recognise: influx::recognise,
     },
     Format { known_as: None, documented_as: "ps", example: "ps.txt", recognise: tools::recognise },
     Format {

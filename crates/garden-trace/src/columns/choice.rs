@@ -323,8 +323,19 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
 
 /// The memory in use of a machine, in a table with the columns of `free`: total, used and free.
 fn machine_used(names: &[String]) -> Option<usize> {
-    let find = |wanted: &str| names.iter().position(|name| words_without_unit(name) == [wanted]);
-    find("total").and(find("free").or_else(|| find("available"))).and(find("used"))
+    let find = |prefix: &[&str], wanted: &str| {
+        names.iter().position(|name| {
+            let words = words_without_unit(name);
+            words.split_last().is_some_and(|(last, before)| last == wanted && before == prefix)
+        })
+    };
+    let of = |prefix: &[&str]| {
+        let find = |wanted: &str| find(prefix, wanted);
+        // `dstat` has no total, but names the caches.
+        let rest = find("free").or_else(|| find("available"));
+        find("total").or_else(|| find("cach")).and(rest).and(find("used"))
+    };
+    of(&[]).or_else(|| of(&["mem"])).or_else(|| of(&["memory"]))
 }
 
 /// A column of a wide table: its index, and the series that it is.

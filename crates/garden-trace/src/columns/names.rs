@@ -43,6 +43,10 @@ pub(crate) fn understand(name: &str) -> Name {
         let other = name.contains('%') || words.0.iter().any(|word| is_other_amount(word));
         if other { None } else { words.count(factor).or_else(|| words.memory(factor)) }
     };
+    // DCGM counts the memory of GPUs, its frame buffer, in MiB: `DCGM_FI_DEV_FB_USED`.
+    if words.0.ends_with(&["fb".to_string(), "used".to_string()]) {
+        return Name { meaning: Meaning::Quantity(Quantity::Gpu), factor: factor.or(Some(MIB)) };
+    }
     // psrecord's CSV calls resident memory `mem_real`, and writes MiB.
     if words.joined() == "memreal" {
         return Name { meaning: Meaning::Quantity(Quantity::Rss), factor: factor.or(Some(MIB)) };
@@ -191,8 +195,8 @@ pub(crate) fn is_share_word(word: &str) -> bool {
 fn is_plain_word(word: &str) -> bool {
     const WHOSE: [&str; 10] =
         ["process", "proc", "python", "self", "cpu", "host", "main", "trainer", "training", "train"];
-    const FILLERS: [&str; 11] =
-        ["usage", "used", "use", "in", "of", "current", "now", "size", "value", "info", "footprint"];
+    const FILLERS: [&str; 12] =
+        ["usage", "used", "use", "in", "of", "current", "now", "size", "value", "info", "footprint", "stats"];
     WHOSE.contains(&word) || FILLERS.contains(&word) || matches!(word, "memory" | "mem" | "ram")
 }
 
@@ -372,6 +376,7 @@ mod tests {
             ("memory_usage_mb", Meaning::Memory, Some(MIB)),
             ("memory.rss", known(Rss), None),
             ("uss", known(Private), None),
+            ("DCGM_FI_DEV_FB_USED", known(Gpu), Some(MIB)),
             ("gpu_mem_mb", known(Gpu), Some(MIB)),
             ("vram", known(Gpu), None),
             ("allocated_gb", known(Gpu), Some(GIB)),

@@ -21,6 +21,10 @@ pub(crate) fn known_tool(head: &[HeadLine]) -> Option<Error> {
             "`ps -ef` shows no memory",
             "record `ps aux`, or one process with `while sleep 1; do ps -p PID -o pid,rss,cmd; done`",
         ),
+        _ if any(&["#", "TYPE", "gauge"]) => (
+            "a page of metrics for Prometheus has no times",
+            "ask Prometheus for a range: `/api/v1/query_range?query=process_resident_memory_bytes&start=..&end=..&step=15s`",
+        ),
         _ if any(&["apiVersion:", "metrics.k8s.io/v1beta1"]) => (
             "YAML of Kubernetes' metrics API is not read",
             "record it as JSON: `kubectl get --raw /apis/metrics.k8s.io/v1beta1/namespaces/NS/pods/POD`",

@@ -13,7 +13,7 @@ use garden_memory::EventKind;
 
 use super::{Contents, Head, Reader, Recognised, claim, nvidia_smi};
 use crate::ReadOptions;
-use crate::amount::{Comma, has_decimal_comma, parse_amount};
+use crate::amount::{Comma, Problem, has_decimal_comma, parse_amount};
 use crate::columns::choice::{Choice, Variant};
 use crate::columns::names::{Meaning, understand};
 use crate::columns::{Row, skip_cell};
@@ -118,7 +118,14 @@ pub(super) fn layout_of(head: &[HeadLine], options: &ReadOptions) -> Option<Layo
         let lone = || lone_column(&line.text, options).filter(|_| at == 0);
         let Some((delimiter, mut names)) = header_names(&line.text).or_else(lone) else { continue };
         let mut rows = &head[at + 1..];
-        if !rows.first().is_none_or(|row| fits(&row.text, delimiter, &names)) {
+        if !rows.first().is_none_or(|row| fits(&row.text, delimiter, &names)) || is_log_line(head, at) {
+            continue;
+        }
+        // A title above the names, as dstat writes it: `"memory usage",,,` above `used,buff,cach,free`.
+        if let [below, first, ..] = rows
+            && is_title_above(&below.text, &first.text, delimiter)
+            && !unit_row::state(&below.text, delimiter, &mut names.clone())
+        {
             continue;
         }
         let mut header_line = line.number;
@@ -137,6 +144,28 @@ pub(super) fn layout_of(head: &[HeadLine], options: &ReadOptions) -> Option<Layo
     None
 }
 
+/// Whether a line next to this one differs in its numbers only, as lines of logs do: `step 0 | loss 2.1` above `step 1 | loss 2.0`.
+fn is_log_line(head: &[HeadLine], at: usize) -> bool {
+    let without_numbers = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    let line = &head[at].text;
+    let is_alike = |other: &HeadLine| other.text != *line && without_numbers(&other.text) == without_numbers(line);
+    let beside = [at.checked_sub(1), Some(at + 1)].into_iter().flatten().filter_map(|at| head.get(at));
+    line.contains(|c: char| c.is_ascii_digit()) && beside.into_iter().any(is_alike)
+}
+
+/// Whether a row has as many names as the row below it has cells, of which some are numbers.
+fn is_title_above(names: &str, row: &str, delimiter: u8) -> bool {
+    let mut fields = Vec::new();
+    let mut cells = |text: &str| {
+        split(text.as_bytes(), delimiter, &mut fields);
+        fields.iter().map(|field| text[field.clone()].trim().to_string()).collect::<Vec<_>>()
+    };
+    let is_number = |cell: &String| parse_amount(cell.as_bytes(), Comma::Thousands).is_ok();
+    let (names, row) = (cells(names), cells(row));
+    let are_names = names.iter().all(|name| name.contains(char::is_alphabetic) && !is_number(name));
+    are_names && names.len() == row.len() && row.iter().any(is_number)
+}
+
 /// The names in a line that looks like a header, even one without a memory column.
 pub(crate) fn header_names(line: &str) -> Option<(u8, Vec<String>)> {
     let delimiter =
@@ -152,7 +181,8 @@ pub(crate) fn header_names(line: &str) -> Option<(u8, Vec<String>)> {
     };
     let is_lone_memory = |names: &[String]| {
         let meaning = understand(&names[0]).meaning;
-        names[0].split(' ').count() <= 3 && matches!(meaning, Meaning::Memory | Meaning::Quantity(_))
+        let has_number = names[0].split(' ').any(|word| word.parse::<f64>().is_ok());
+        !has_number && names[0].split(' ').count() <= 3 && matches!(meaning, Meaning::Memory | Meaning::Quantity(_))
     };
     let plausible = names.iter().all(is_name) && (names.len() > 1 || is_lone_memory(&names));
     plausible.then_some((delimiter, names))
@@ -205,6 +235,7 @@ pub(super) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut
         header_repeated: false,
         repeats: Vec::new(),
         rows: 0,
+        is_other: false,
     };
     while let Some(line) = lines.next()? {
         if line.number > layout.header_line && line.text[0] != b'#' && !is_ruler(line.text) {
@@ -230,6 +261,8 @@ struct Rows<'a> {
     repeats: Vec<u64>,
     /// The number of rows since the last header.
     rows: u64,
+    /// Whether rows are those of another table, below a header of its own.
+    is_other: bool,
 }
 
 impl Rows<'_> {
@@ -239,11 +272,15 @@ impl Rows<'_> {
             return reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
         }
         if line.text == self.layout.header.as_bytes() {
-            self.header_repeated = true;
+            (self.header_repeated, self.is_other) = (true, false);
             self.rows = 0;
             return self.repeats.push(line.number);
         }
         split(line.text, self.layout.delimiter, &mut self.fields);
+        self.is_other |= self.is_other_header(line.text);
+        if self.is_other {
+            return reading.skip_line("below another header", line.number, || show_line(line.text));
+        }
         for variant in &self.layout.choice.variants {
             if let Err(reason) = self.check_length(line.text, variant) {
                 return reading.skip_line(reason, line.number, || show_line(line.text));
@@ -254,6 +291,22 @@ impl Rows<'_> {
             self.take_variant(line, variant, reading);
         }
         self.header_repeated = false;
+    }
+
+    /// Whether a row is the header of another table, such as that of a later run with more columns.
+    fn is_other_header(&self, line: &[u8]) -> bool {
+        // Nearly all rows begin with a number.
+        if !line.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'"') || self.fields.len() < 2 {
+            return false;
+        }
+        let cells = || self.fields.iter().map(|field| String::from_utf8_lossy(&line[field.clone()]));
+        let is_name = |cell: &str| {
+            cell.contains(char::is_alphabetic)
+                && parse_amount(cell.as_bytes(), Comma::Thousands) == Err(Problem::NotANumber)
+        };
+        let is_axis =
+            |cell: &str| matches!(understand(cell).meaning, Meaning::Step | Meaning::Time(_) | Meaning::Epoch);
+        cells().all(|cell| is_name(cell.trim())) && cells().any(|cell| is_axis(cell.trim()))
     }
 
     /// Turns to the series of a row; false if there are too many.

@@ -252,7 +252,7 @@ impl Samples {
         }
         let stamp = told.stamp.or(self.tools.stamps.now());
         let mut sample = told.sample;
-        sample.time_s = self.fresh(stamp, reading.place());
+        sample.time_s = self.fresh(stamp, reading.place()).or(sample.time_s);
         stamp.iter().for_each(|stamp| reading.times.saw(stamp.form));
         let series = reading.current();
         series.format = Some(told.tool.name);

@@ -69,7 +69,8 @@ impl Stamps {
             self.saw(moment);
             return "";
         }
-        let text = line.trim_start_matches(['[', '#']).trim_start();
+        let text = line.trim_start_matches(['[', '#', '=', '*']).trim_start();
+        let text = text.strip_prefix("---").map_or(text, |text| text.trim_start_matches(['-', ' ']));
         let is_wanted =
             |moment: &Moment| moment.form != Form::ShortClock || self.short_clocks == ShortClocks::AreStamps;
         let written = moment_at(text).filter(is_wanted);
@@ -78,7 +79,9 @@ impl Stamps {
         let Some(moment) = found.filter(|moment| ends(text, moment.length)) else { return line };
         self.saw(moment);
         self.is_number = is_number;
-        text[moment.length..].trim_start_matches(AFTER)
+        let rest = text[moment.length..].trim_start_matches(AFTER);
+        // What frames a line: `== 2025-03-01 22:00:00 ==`.
+        if rest.trim_matches(['=', '*', '#', '-', ' ']).is_empty() { "" } else { rest }
     }
 
     /// Whether a line that is a mere number goes on with the seconds since 1970 that the stamps before it were.
@@ -146,6 +149,9 @@ mod tests {
             ("top - 10:00:01 up 3 days", "", Some(36_001.0)),
             ("4711 5564416 python3", "4711 5564416 python3", None),
             ("00:05:16 x", "x", Some(316.0)),
+            ("== 2024-01-15 10:00:00 ==", "", Some(1_705_312_800.0)),
+            ("--- 10:00:01 ---", "", Some(36_001.0)),
+            ("-/+ buffers/cache: 1 2", "-/+ buffers/cache: 1 2", None),
             ("Mon Jan 15 10:00:00 UTC 2024 5564416", "5564416", Some(1_705_312_800.0)),
         ] {
             let mut stamps = Stamps::default();

@@ -266,3 +266,35 @@ fn grafana_exports_without_memory() {
     let limits = panel("Time,Memory,Memory limit", |at| format!("1.5{at} GiB,4 GiB"));
     assert_eq!(series(&limits).len(), 1);
 }
+
+#[test]
+fn influx_line_protocol() {
+    let rows = |measurement: &str, fields: &dyn Fn(u64) -> String| -> String {
+        (0..5)
+            .map(|at| format!("{measurement} {} {}\n", fields(at), 1_740_866_400_000_000_000 + 10_000_000_000 * at))
+            .collect()
+    };
+    let process = rows("procstat,host=n1,pid=4711", &|at| {
+        format!("memory_rss={}i,memory_vms=9000000000i", 4_194_304_000 + 1_048_576 * at)
+    });
+    let other = rows("procstat,host=n1,pid=4712", &|at| {
+        format!("memory_rss={}i,memory_vms=9000000000i", 2_097_152_000 + 1_048_576 * at)
+    });
+    assert_eq!(series(&process), [(String::new(), (4000..4005).collect())]);
+    let both: String = process.lines().zip(other.lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
+    let (first, second) = ((4000..4005).collect(), (2000..2005).collect());
+    assert_eq!(series(&both), [("pid 4711".to_string(), first), ("pid 4712".to_string(), second)]);
+    let shown = all_shown(&process);
+    assert!(shown.contains("influx line protocol | 5 samples | procstat_memory_rss | bytes"), "{shown}");
+    assert!(shown.contains(" t 1740866440 rss=3.91 GiB"), "{shown}");
+    let free = rows("mem,host=n1", &|_| "available_percent=12.5,free=1000000i".to_string());
+    assert!(refusal(&free).starts_with("error: no memory column among"), "{}", refusal(&free));
+}
+
+#[test]
+fn a_page_of_metrics_names_the_way_out() {
+    let page = "# HELP process_resident_memory_bytes Resident memory size in bytes.\n\
+                # TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes 4.2e+09\n";
+    let refused = refusal(&page.repeat(3));
+    assert!(refused.starts_with("error: a page of metrics for Prometheus has no times\n"), "{refused}");
+}

@@ -500,10 +500,12 @@ fn remember(labels: &mut Vec<String>, label: &str) {
     }
 }
 
-/// Seconds since 1970 at the very beginning of a line.
+/// Seconds since 1970 at the very beginning of a line, perhaps behind a key such as `ts=`.
 fn unix_stamp(found: &[Found], line: &str) -> Option<Stamp> {
     let first = found.first()?;
-    let begins_line = !line[first.label.clone()].contains(char::is_alphanumeric) && first.label.start == 0;
+    let label = line[first.label.clone()].trim_matches(|c: char| !c.is_alphanumeric());
+    let is_key = matches!(label, "" | "ts" | "t" | "time" | "timestamp" | "epoch" | "unix" | "date");
+    let begins_line = is_key && first.label.start == 0;
     let seconds = in_seconds(first.value);
     let plausible = (1e9..1e10).contains(&seconds) && first.factor.is_none() && first.kind == NumberKind::Plain;
     (begins_line && plausible).then_some(Stamp::Date(seconds))

@@ -3,7 +3,7 @@
 //! A mark counts only if nearly all lines with memory in the head of the file have one of its form, and its values take
 //! turns again and again. The name of a file, in front of a line that `grep` found, needs no turns.
 
-use crate::series::identity::{Identity, Part, Who};
+use crate::series::identity::{Identity, Part, Who, column_identity};
 use crate::time::moment_at;
 
 /// The form of a mark.
@@ -46,6 +46,8 @@ const TURNS: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     form: Option<Form>,
+    /// The key of the marks in lines of keys and values: `host` in `ts=1700000000 host=n0 rss_mb=4000`.
+    key: Option<String>,
     /// The file that `tail -f` of several files shows at present.
     shown: Option<Part>,
 }
@@ -53,18 +55,25 @@ pub(super) struct Marks {
 impl Marks {
     /// Judges the lines with memory in the head of a file, in lower case.
     pub(super) fn of(lines: &[String]) -> Marks {
-        let is_used = |(form, mark): &(Form, Find)| {
-            let values: Vec<String> =
-                lines.iter().filter_map(|line| mark(behind_stamp(line))).map(|part| part.value).collect();
+        let are_marks = |values: Vec<String>, needs_turns: bool| {
             let mut distinct = values.clone();
             distinct.sort_unstable();
             distinct.dedup();
             let turns = values.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            let take_turns = turns >= TURNS * distinct.len() || *form == Form::File;
+            let take_turns = turns >= TURNS * distinct.len() || !needs_turns;
             let are_enough = values.len() as f64 >= MOST_LINES * lines.len() as f64;
             are_enough && take_turns && (2..=MOST_VALUES).contains(&distinct.len())
         };
-        Marks { form: FORMS.iter().find(|form| is_used(form)).map(|(form, _)| *form), shown: None }
+        let is_used = |(form, mark): &&(Form, Find)| {
+            let values = lines.iter().filter_map(|line| mark(behind_stamp(line))).map(|part| part.value);
+            are_marks(values.collect(), *form != Form::File)
+        };
+        let form = FORMS.iter().find(is_used).map(|(form, _)| *form);
+        let tells = |key: &&str| {
+            are_marks(lines.iter().filter_map(|line| key_part(line, key)).map(|part| part.value).collect(), true)
+        };
+        let key = lines.first().and_then(|line| pairs(line).map(|(key, _)| key).find(tells));
+        Marks { form, key: key.map(str::to_string).filter(|_| form.is_none()), shown: None }
     }
 
     /// The identity that a line in lower case states by a mark.
@@ -75,10 +84,25 @@ impl Marks {
         if let Some(shown) = &self.shown {
             return Some(Identity { parts: vec![shown.clone()], detail: None });
         }
+        if let Some(key) = &self.key {
+            return Some(Identity { parts: vec![key_part(line, key)?], detail: None });
+        }
         let form = self.form?;
         let (_, mark) = FORMS.iter().find(|(known, _)| *known == form)?;
         Some(Identity { parts: vec![mark(behind_stamp(line))?], detail: None })
     }
+}
+
+/// The keys and values of a line.
+fn pairs(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    line.split([' ', ',', ';', '\t']).filter_map(|word| word.split_once('='))
+}
+
+/// What a key says about whose line it is.
+fn key_part(line: &str, wanted: &str) -> Option<Part> {
+    let who = column_identity(wanted).filter(|who| !matches!(who, Who::Number | Who::Run | Who::Seed))?;
+    let (_, value) = pairs(line).find(|(key, _)| *key == wanted)?;
+    part(who, value.trim_matches('"'))
 }
 
 /// What of a line stands behind its time stamp and the level of its logger.

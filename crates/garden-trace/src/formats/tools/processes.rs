@@ -44,8 +44,13 @@ struct Layout {
     command: Option<usize>,
     /// The start time as `ps` prints it with `lstart`: five words.
     started: Option<usize>,
+    /// Time since the process began: `etime` and `etimes` of `ps`.
+    elapsed: Option<usize>,
     others: Vec<(usize, Quantity)>,
 }
+
+/// The columns of `top -b`.
+const TOP_COLUMNS: &str = "PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND";
 
 /// The columns of `ps aux`.
 const AUX: &str = "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND";
@@ -67,6 +72,7 @@ impl Listen for Processes {
         let words: Vec<&str> = line.split_whitespace().collect();
         let row = self.layout.as_ref().and_then(|layout| layout.row(&words));
         let row = row.or_else(|| is_aux(&words).then(|| Layout::of(AUX)?.row(&words)).flatten());
+        let row = row.or_else(|| is_top(&words).then(|| Layout::of(TOP_COLUMNS)?.row(&words)).flatten());
         let Some(row) = row else {
             let is_row = self.is_foreign && words.iter().take(2).any(|word| word.parse::<u32>().is_ok());
             return if is_row { Claim::Yes } else { Claim::No };
@@ -138,6 +144,7 @@ impl Layout {
             pid,
             command,
             started: find(&["STARTED"]),
+            elapsed: find(&["ELAPSED"]),
             others: others.into_iter().flatten().collect(),
         })
     }
@@ -172,6 +179,7 @@ impl Layout {
             (None, Some(command)) => told.of(Identity::of(Who::Named, command)),
             (None, None) => told,
         };
+        told.sample.time_s = self.elapsed.and_then(|column| elapsed_of(words.get(place(column))?));
         for &(column, quantity) in &self.others {
             if let Some(bytes) = amount(column).and_then(|figure| figure.bytes(KIB)) {
                 told.sample.set(quantity, bytes);
@@ -179,6 +187,14 @@ impl Layout {
         }
         Some(told)
     }
+}
+
+/// Seconds of `95`, `01:35`, `1:00:35` or `2-01:00:35`.
+fn elapsed_of(word: &str) -> Option<f64> {
+    let (days, clock) = word.split_once('-').unwrap_or(("0", word));
+    let parts: Option<Vec<f64>> = clock.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
+    let seconds = parts?.into_iter().fold(0.0, |sum, part| 60.0 * sum + part);
+    Some(f64::from(days.parse::<u32>().ok()?) * 86_400.0 + seconds)
 }
 
 /// Whether a line is the header of `pidstat`'s reports on processors, disks and the like.
@@ -204,6 +220,22 @@ fn is_aux(words: &[&str]) -> bool {
         && (cpu.contains('.') || memory.contains('.'))
         && is_terminal
         && is_state
+        && time.contains(':')
+}
+
+/// Whether words are a row of `top -b`, whose header a `grep` has swallowed.
+fn is_top(words: &[&str]) -> bool {
+    let [pid, _, priority, nice, virtual_size, resident, shared, state, cpu, memory, time, _, ..] = words else {
+        return false;
+    };
+    let is_amount = |word: &&str| Figure::parse(word).is_some();
+    let is_percent = |word: &&str| word.replace(',', ".").parse::<f64>().is_ok();
+    pid.parse::<u32>().is_ok()
+        && (*priority == "rt" || priority.parse::<i32>().is_ok())
+        && nice.parse::<i32>().is_ok()
+        && [virtual_size, resident, shared].into_iter().all(is_amount)
+        && matches!(*state, "R" | "S" | "D" | "I" | "T" | "t" | "Z")
+        && [cpu, memory].into_iter().all(is_percent)
         && time.contains(':')
 }
 
