@@ -97,18 +97,16 @@ impl Choice {
         self.columns().used.iter().find(|(_, used)| is_wanted(used)).map(|(index, _)| *index)
     }
 
-    /// A column of words that nobody's name explains and that yet tells series apart: several of its values share each time, or each
-    /// has rows of its own that begin anew.
+    /// A column of words whose name says nothing and that yet tells series apart: several of its values share each time.
     fn unnamed_identity(&self, seen: &HashMap<usize, Vec<String>>) -> Option<usize> {
         let values = |index: Option<usize>| index.and_then(|index| seen.get(&index)).map_or(&[][..], Vec::as_slice);
         let times = values(self.used_as(|used| matches!(used, Use::Time { .. })));
-        let axis = values(self.axis());
         let is_used = |index: usize| self.columns().used.iter().any(|(used, _)| *used == index);
         let tells = |&index: &usize| {
             let words = values(Some(index));
             let is_other = understand(&self.columns().names[index]).meaning == Meaning::Unknown;
             let shares = || share_moments(words, times) && are_distinct(words, times);
-            is_other && !is_used(index) && are_words(words) && (shares() || begin_anew(words, axis))
+            is_other && !is_used(index) && are_words(words) && shares()
         };
         (0..self.columns().names.len()).find(tells)
     }

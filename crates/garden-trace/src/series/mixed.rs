@@ -31,7 +31,7 @@ pub(crate) fn note(trace: &Trace) -> Option<String> {
     if count < 2 {
         return None;
     }
-    let order = order(trace, &Moments { trace, from: 0 }.next()?);
+    let order = order(trace, &middle);
     let is_same = |moment: &Range<usize>| moment.len() == count && self::order(trace, moment) == order;
     let alike = Moments { trace, from: 0 }.filter(is_same).filter(|moment| has_levels(trace, moment)).count();
     let is_mixed = alike >= FEWEST_MOMENTS && alike as f64 >= MOST_MOMENTS * total as f64;

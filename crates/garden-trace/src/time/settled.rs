@@ -73,6 +73,7 @@ impl Times {
             if let Some(period) = period {
                 unroll(one, period);
             }
+            forget_unset_clock(one);
             sort_shuffled(one);
         }
         notes
@@ -175,6 +176,23 @@ fn begins_with_newest(series: &Series, period: Option<f64>) -> bool {
         }
     }
     changes >= FEWEST_CHANGES && back as f64 >= BACKWARDS * changes as f64
+}
+
+/// Times of a clock that counts from 1970 and was set are later than this, in 2001; those of one that was not lie before 1973.
+const SET_S: f64 = 1e9;
+const UNSET_S: f64 = 1e8;
+
+/// Leaves out the times of the first samples where a machine's clock was not set yet: they would lie decades before the others.
+fn forget_unset_clock(series: &mut Series) {
+    let unset = times_of(series).take_while(|time_s| *time_s < UNSET_S).count();
+    let set = times_of(series).skip(unset).filter(|time_s| *time_s > SET_S).count();
+    let has_others = unset + set < times_of(series).count();
+    if unset == 0 || has_others || set <= unset {
+        return;
+    }
+    change_times(series, |time_s| Some(time_s).filter(|time_s| *time_s > SET_S));
+    let (times, are) = if unset == 1 { ("time", "is") } else { ("times", "are") };
+    series.note(format!("{unset} {times} near 1970 {are} ignored: the clock was not set yet"));
 }
 
 /// The share of samples that lie before the one above them where lines were shuffled: about half of them do.

@@ -439,3 +439,10 @@ fn logs_of_keys_and_values() {
     // One value for all lines tells nothing apart.
     assert_eq!(series(&log.replace("worker=1", "worker=0")).len(), 1);
 }
+
+#[test]
+fn a_word_behind_another_key_is_no_part_of_a_label() {
+    let log: String = (0..10).map(|at| format!("step={at} mode=free rss_mb={}\n", 4000 + at)).collect();
+    let read = &all(&log)[0];
+    assert_eq!((read.trace.len(), read.input.column.as_deref()), (10, Some("rss_mb")));
+}

@@ -624,3 +624,13 @@ fn kubectl_without_headers() {
     let nodes = rows_of_two(["a", "b"], true, |name, _, mib| format!("{name}   250m   12%   {mib}Mi   58%\n"));
     assert_eq!(names_of(&nodes), ["a", "b"]);
 }
+
+#[test]
+fn mixed_series_are_pointed_out_where_the_first_step_has_one_sample() {
+    let rows: String = (0..40)
+        .flat_map(|at| [(10 * at + 10, 4000 + at), (10 * at, 6000 + at)])
+        .map(|(step, mib)| format!("{step},{mib}\n"))
+        .collect();
+    let notes = all(&format!("step,rss_mb\n{rows}"))[0].input.notes.join("; ");
+    assert!(notes.contains("2 samples share each step or time stamp, at levels far apart"), "{notes}");
+}

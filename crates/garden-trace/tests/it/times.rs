@@ -185,3 +185,15 @@ fn a_clock_that_jumps_forward_leaves_a_gap() {
     assert_eq!((times[29], times[30], times[59]), (290.0, 11_100.0, 11_390.0));
     assert_eq!((read.trace.events.len(), read.trace.len()), (0, 60));
 }
+
+#[test]
+fn a_clock_that_was_not_set_yet_has_no_time() {
+    let time = |at: u32| if at < 3 { f64::from(at) } else { 1_740_866_400.0 + f64::from(at) };
+    let rows: String = (0..10).map(|at| format!("{},{}\n", time(at), 4000 + at)).collect();
+    let read = all(&format!("time_s,rss_mb\n{rows}")).remove(0);
+    assert_eq!((read.trace.len(), read.trace.time_s(2), read.trace.time_s(3)), (10, None, Some(1_740_866_403.0)));
+    assert_eq!(notes(&read), "3 times near 1970 are ignored: the clock was not set yet");
+    // Seconds since the start stay.
+    let rows: String = (0..10).map(|at| format!("{at},{}\n", 4000 + at)).collect();
+    assert_eq!(all(&format!("time_s,rss_mb\n{rows}"))[0].trace.time_s(2), Some(2.0));
+}

@@ -353,12 +353,19 @@ fn last_clause(label: &str) -> &str {
     let label = &label[from..];
     let hard = label.rfind([',', ';', '|']).map_or(0, |at| at + 1);
     let dash = label.rfind(" - ").map_or(0, |at| at + 3);
-    let label = &label[hard.max(dash)..];
+    let label = key_of(&label[hard.max(dash)..]);
     // A closing bracket ends a clause too, unless it ends the label itself, as in `rss (mb):`.
     match label.rfind([')', ']', '}']) {
         Some(at) if label[at..].contains(char::is_alphanumeric) => &label[at + 1..],
         _ => label,
     }
+}
+
+/// The key alone where keys and values follow each other: `rss_mb=` of `mode=free rss_mb=`.
+pub(super) fn key_of(label: &str) -> &str {
+    let follows = label.trim_end().strip_suffix('=').is_some_and(|label| label.contains('='));
+    let from = label.trim_end().rfind(char::is_whitespace).filter(|_| follows);
+    from.map_or(label, |from| &label[from..])
 }
 
 /// The part of the text after a number that belongs to the number.

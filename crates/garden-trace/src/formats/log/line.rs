@@ -7,7 +7,7 @@ use garden_memory::{Quantity, Sample};
 use super::amounts::{Found, NumberKind, Stamp, scan};
 use super::events::Keywords;
 use super::facts::whole;
-use super::labels::{Fact, Kind, Label, Postfix, Words, postfix, postfix_clause};
+use super::labels::{Fact, Kind, Label, Postfix, Words, key_of, postfix, postfix_clause};
 use super::memo::Memo;
 use crate::amount::Amount;
 use crate::columns::names::words;
@@ -475,6 +475,7 @@ fn set_once(sample: &mut Sample, quantity: Quantity, value: u64) {
 
 /// The last words of a label, as the file spells them.
 fn short_name(label: &str) -> String {
+    let label = key_of(label);
     let words = |c: char| !(c.is_alphanumeric() || matches!(c, '_' | ' ' | '(' | ')'));
     let last = label.trim_matches(|c: char| !c.is_alphanumeric() && c != ')').rsplit(words).next().unwrap_or(label);
     let last = last.trim_matches(|c: char| !c.is_alphanumeric() && !matches!(c, '(' | ')'));
