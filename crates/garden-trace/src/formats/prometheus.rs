@@ -121,6 +121,9 @@ const VIRTUAL: Error = Error::NoUsedMemory {
     advice: ADVICE,
 };
 
+const OTHER: Error =
+    Error::NoUsedMemory { problem: "this metric of Prometheus is a counter or a time, not memory", advice: ADVICE };
+
 fn take(found: &Found, labels: &BTreeSet<String>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let name = found.metric.get("__name__").map_or("value", String::as_str);
     if let Some(refusal) = refusal_of(&name.to_ascii_lowercase()) {
@@ -183,6 +186,8 @@ fn refusal_of(lower: &str) -> Option<Error> {
         _ if has(&["memavailable", "memfree", "memtotal", "_limit", "fb_free", "fb_total"]) => Some(FREE),
         _ if has(&["percent", "_pct", "ratio", "utilization", "mem_copy_util"]) => Some(SHARE),
         _ if has(&["virtual", "_vsize", "vms"]) => Some(VIRTUAL),
+        // Counters never fall, and times are no amounts.
+        _ if lower.ends_with("_total") || has(&["_seconds", "cpu_usage"]) => Some(OTHER),
         _ => None,
     }
 }

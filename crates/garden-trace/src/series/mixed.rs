@@ -15,7 +15,9 @@ const APART: f64 = 1.25;
 
 /// The note on a trace whose moments have several samples each, at separate levels.
 pub(crate) fn note(trace: &Trace) -> Option<String> {
-    if (0..trace.len()).all(|index| trace.step(index).or(trace.time_s(index)).is_none()) {
+    // A stamp above several numbers dates the first of them.
+    let placed = (0..trace.len()).filter(|&index| trace.step(index).or(trace.time_s(index)).is_some()).count();
+    if 2 * placed <= trace.len() {
         let values: Vec<f64> = (0..trace.len()).map(|index| level(trace, index) as f64).collect();
         return turns(&values).map(|count| {
             format!(

@@ -71,7 +71,8 @@ impl Evidence {
         match unit {
             Unit::Bytes | Unit::Kib => self.whole,
             Unit::Mib => true,
-            Unit::Gib => !self.whole && self.highest <= MOST_GIB,
+            // Numbers up to one may be shares of all memory.
+            Unit::Gib => !self.whole && self.highest > 1.0 && self.highest <= MOST_GIB,
         }
     }
 

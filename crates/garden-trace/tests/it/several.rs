@@ -609,7 +609,11 @@ fn marks_of_processes_behind_time_stamps() {
 fn samples_that_take_turns_without_a_name_are_pointed_out() {
     let status = rows_of_two(["", ""], true, |_, _, mib| format!("VmRSS:\t  {} kB\n", 1024 * mib));
     let numbers = rows_of_two(["", ""], true, |_, _, mib| format!("{} MB\n", mib));
-    for text in [status, numbers] {
+    let stamped = rows_of_two(["", ""], true, |_, at, mib| match mib < 6000 {
+        true => format!("22:{at:02}:00\n{mib} MB\n"),
+        false => format!("{mib} MB\n"),
+    });
+    for text in [status, numbers, stamped] {
         let notes = all(&text)[0].input.notes.join("; ");
         assert!(notes.contains("the samples take turns between 2 levels, as if 2 series were mixed"), "{notes}");
     }

@@ -498,6 +498,8 @@ fn metrics_of_prometheus_that_are_not_resident_memory() {
         ("instance:memory_utilisation:ratio", "is a share of memory"),
         ("process_virtual_memory_bytes", "is virtual memory"),
         ("node_memory_MemAvailable_bytes", "is not memory in use"),
+        ("process_cpu_seconds_total", "is a counter or a time"),
+        ("go_memstats_alloc_bytes_total", "is a counter or a time"),
     ] {
         assert!(refusal(&answer(name)).contains(expected), "{name}");
     }

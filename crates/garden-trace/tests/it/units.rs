@@ -312,3 +312,14 @@ fn shares_are_never_amounts() {
     let log: String = (0..5).map(|at| format!("step={at} mem_usage_%=41.{at} rss=40{at}0MB\n")).collect();
     assert_eq!(all(&log)[0].input.column.as_deref(), Some("rss"));
 }
+
+#[test]
+fn numbers_up_to_one_may_be_shares_and_are_refused() {
+    let table = |whole: u32| (0..5).map(|at| format!("{at},{whole}.4{at}\n")).collect::<String>();
+    let refused = shown(&format!("step,memory\n{}", table(0)));
+    assert!(refused.starts_with("error: column `memory` has no unit, and 0.44 fits none"), "{refused}");
+    assert_eq!(all(&format!("step,memory\n{}", table(1)))[0].input.unit.as_deref(), Some("GiB"));
+    let options = ReadOptions { unit: Some(Unit::Gib), ..ReadOptions::default() };
+    let read = shown_with(format!("step,memory\n{}", table(0)).as_bytes(), &options);
+    assert!(read.contains(" step 4 rss=451 MiB"), "{read}");
+}
