@@ -1,7 +1,7 @@
 //! The times of a file, decided from all rows: which number of a date is the day, whether `09:00` are hours or minutes,
 //! on which day a clock stands, and whether the file begins with its newest row.
 
-use garden_memory::{EventKind, Sample, Trace};
+use garden_memory::{EventKind, Sample, Trace, elapsed};
 
 use super::moment::{Form, Order};
 use super::written::{DAY_S, date_of, days_since_1970};
@@ -75,6 +75,7 @@ impl Times {
             }
             forget_unset_clock(one);
             sort_shuffled(one);
+            gap_of(one).into_iter().for_each(|note| one.note(note));
         }
         notes
     }
@@ -176,6 +177,34 @@ fn begins_with_newest(series: &Series, period: Option<f64>) -> bool {
         }
     }
     changes >= FEWEST_CHANGES && back as f64 >= BACKWARDS * changes as f64
+}
+
+/// A gap is this many times the usual interval, and takes at least as many seconds: longer than evaluations and checkpoints.
+const GAP_INTERVALS: f64 = 60.0;
+const SHORTEST_GAP_S: f64 = 1800.0;
+/// The share of intervals that are like the usual one where samples are regular, and how far they may be from it.
+const REGULAR: f64 = 0.9;
+const LIKE_USUAL: f64 = 0.5;
+
+/// The note on the only gap between regular samples: a clock that jumped, or a pause, in which nothing was measured.
+fn gap_of(series: &Series) -> Option<String> {
+    let times: Vec<(usize, f64)> =
+        (0..series.trace.len()).filter_map(|index| Some((index, series.trace.time_s(index)?))).collect();
+    let intervals = || times.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1));
+    let mut sorted: Vec<f64> = intervals().map(|(_, interval)| interval).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let usual = *sorted.get(sorted.len() / 2)?;
+    let is_gap = |interval: f64| interval >= SHORTEST_GAP_S && interval > GAP_INTERVALS * usual;
+    let regular = intervals().filter(|(_, interval)| (interval - usual).abs() <= LIKE_USUAL * usual).count();
+    let mut gaps = intervals().filter(|(_, interval)| is_gap(*interval));
+    let (before, gap) = gaps.next().filter(|_| usual > 0.0 && regular as f64 >= REGULAR * sorted.len() as f64)?;
+    gaps.next().is_none().then(|| {
+        format!(
+            "the clock jumps by {} before sample {}: a pause, or a clock that was set; nothing is known of the time between",
+            elapsed(gap),
+            before + 1
+        )
+    })
 }
 
 /// Times of a clock that counts from 1970 and was set are later than this, in 2001; those of one that was not lie before 1973.

@@ -184,6 +184,13 @@ fn a_clock_that_jumps_forward_leaves_a_gap() {
     let times = since_start(&read);
     assert_eq!((times[29], times[30], times[59]), (290.0, 11_100.0, 11_390.0));
     assert_eq!((read.trace.events.len(), read.trace.len()), (0, 60));
+    assert_eq!(
+        notes(&read),
+        "the clock jumps by 3 h before sample 31: a pause, or a clock that was set; nothing is known of the time between"
+    );
+    // Rows without a rhythm have no gap that stands out.
+    let rows: String = (0..60).map(|at| format!("{},{}\n", at * at * at, 4000 + at)).collect();
+    assert_eq!(notes(&all(&format!("time_s,rss_mb\n{rows}"))[0]), "");
 }
 
 #[test]
