@@ -122,6 +122,8 @@ fn parse_dressed(text: &str, comma: Comma) -> Result<Amount, Problem> {
     let unit = unit.trim();
     let factor = match unit {
         "" => None,
+        // As Kubernetes writes them.
+        "Ki" | "Mi" | "Gi" | "Ti" => unit_factor(&unit[..1]),
         _ => Some(unit_factor(unit).ok_or(Problem::NotANumber)?),
     };
     let value = plain(number, comma).parse::<f64>().map_err(|_| Problem::NotANumber)?;

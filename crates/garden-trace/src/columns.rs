@@ -2,18 +2,22 @@
 //!
 //! `choice.rs` chooses the memory to judge. It becomes the trace's `Rss`, under the file's own name.
 
+pub(crate) mod choice;
+pub(crate) mod epochs;
+pub(crate) mod names;
+
 use std::borrow::Cow;
 
 use garden_memory::{Activity, Bytes, MIB, Quantity, Sample, Subject};
 
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, Problem, parse_amount};
-use crate::epochs::EpochLength;
-use crate::moment::{Form, parse_moment};
-use crate::names::{Meaning, understand};
+use crate::columns::epochs::EpochLength;
+use crate::columns::names::{Meaning, understand};
 use crate::reading::{BareColumn, Reading, show_value};
+use crate::time::{Form, parse_moment};
 use crate::unit::PAGE;
-use crate::unit_rule::{Convention, Evidence, decide};
+use crate::unit::rule::{Convention, Evidence, decide};
 
 /// What one column is used for.
 #[derive(Clone, Copy, Debug, PartialEq)]

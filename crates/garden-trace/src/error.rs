@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use garden_memory::Bytes;
 
+use crate::formats;
 use crate::unit::Unit;
 
 /// What a column's highest value would be in a unit.
@@ -76,6 +77,11 @@ pub enum Error {
         asked: String,
         /// The columns that are there.
         available: Vec<String>,
+    },
+    /// The column asked for holds shares of memory.
+    Share {
+        /// The column, or the label in a log.
+        column: String,
     },
     /// Numbers without a unit, of which several units (or none) make a process's memory.
     AmbiguousUnit {
@@ -170,6 +176,7 @@ impl fmt::Display for Error {
             Error::NoMemoryColumn { columns } => write!(f, "no memory column among {}", listed(columns)),
             Error::NoSuchColumn { asked, available } if available.is_empty() => write!(f, "no column `{asked}`"),
             Error::NoSuchColumn { asked, available } => write!(f, "no column `{asked}` among {}", listed(available)),
+            Error::Share { column } => write!(f, "column `{column}` is a percentage, not an amount of memory"),
             Error::AmbiguousUnit { column, example, readings, is_possible } => {
                 ambiguous(f, column, *example, readings, *is_possible)
             }
@@ -204,7 +211,7 @@ impl Error {
     /// The setting that would help or is wrong.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
-            Error::NoMemoryColumn { .. } | Error::NoSuchColumn { .. } => Some("column"),
+            Error::NoMemoryColumn { .. } | Error::NoSuchColumn { .. } | Error::Share { .. } => Some("column"),
             Error::AmbiguousUnit { .. } => Some("unit"),
             Error::Several { .. } | Error::NoSuchSeries { .. } => Some("select"),
             _ => None,
@@ -228,6 +235,9 @@ impl Error {
             Error::Record { .. } => "create a record with `model-garden audit ... --record FOLDER`".to_string(),
             Error::NoMemoryColumn { .. } => "select the memory column with `--column NAME`".to_string(),
             Error::NoSuchColumn { .. } => "spell the `--column` name as in the file".to_string(),
+            Error::Share { .. } => {
+                "select a column of bytes or MiB with `--column NAME`, or leave it out".to_string()
+            }
             Error::AmbiguousUnit { readings, .. } => {
                 let flags = readings
                     .iter()
@@ -239,7 +249,7 @@ impl Error {
             Error::NoSuchSeries { available, .. } => format!("choose one with `--select`: {}", listed(available)),
             Error::NoUsedMemory { advice, .. } => (*advice).to_string(),
             Error::Unrecognised { closest: Some(Closest { lack, .. }), .. } => match lack {
-                Lack::Label => format!("name the label with `--column NAME`; {UNDERSTOOD}"),
+                Lack::Label => format!("name the label with `--column NAME`; {}", understood()),
                 _ => {
                     "record memory in use instead: `model-garden monitor --pid PID`, `ps -p PID -o pid,rss,cmd` or `free -m`"
                         .to_string()
@@ -249,15 +259,15 @@ impl Error {
                 let of_ps = if first_line.contains([',', ';']) { "" } else { "; keep the one of `ps`" };
                 format!("a table needs a header line, such as `step,rss_mb`{of_ps}")
             }
-            Error::Unrecognised { .. } => UNDERSTOOD.to_string(),
+            Error::Unrecognised { .. } => understood(),
         })
     }
 }
 
-const UNDERSTOOD: &str = "known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON \
-    lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, \
-    `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's \
-    `mprofile_*.dat`; psrecord logs";
+/// The formats that are known, for a hint.
+fn understood() -> String {
+    format!("known formats: {}", formats::known())
+}
 
 fn ambiguous(
     f: &mut fmt::Formatter<'_>,

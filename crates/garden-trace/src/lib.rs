@@ -7,45 +7,16 @@
 
 mod amount;
 mod audit;
-mod choice;
-mod closest;
-mod cloud;
 mod columns;
 mod encoding;
-mod ends;
-mod epochs;
 mod error;
-mod gpustat;
-mod headless;
-mod identity;
-mod json;
-mod jsonl;
+mod formats;
 mod lines;
 mod listener;
-mod log;
-mod moment;
-mod moments;
-mod mprof;
-mod names;
-mod own;
-mod pandas;
-mod plain;
-mod prometheus;
-mod psrecord;
 mod reading;
-mod recognise;
 mod series;
-mod several;
-mod skips;
-mod stamps;
-mod state;
-mod table;
 mod time;
-mod times;
-mod tools;
 mod unit;
-mod unit_row;
-mod unit_rule;
 mod writer;
 
 use std::fs::File;
@@ -56,14 +27,14 @@ use garden_memory::{Bytes, Input, Trace};
 
 pub use audit::{AuditRecord, NamedTrace, read_audit};
 pub use error::{Closest, Error, Lack, UnitReading};
+pub use formats::own::last_time_s;
 pub use listener::{Heard, Listener};
-pub use own::last_time_s;
 pub use unit::Unit;
 pub use writer::{VERSION, Writer};
 
+use formats::{Contents, Head};
 use lines::Source;
 use reading::Reading;
-use recognise::Format;
 
 /// Options that override what the file says.
 #[derive(Clone, Debug, Default)]
@@ -114,52 +85,10 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
     let text = encoding::text_of(reader).map_err(|source| Error::Read { line: 1, source })?;
     let source = Source::open(text)?;
     let head = source.head_lines();
-    let format = recognise::recognise(&source, &head, options)?;
+    let format = formats::recognise(&Head { bytes: &source.head, lines: &head, options })?;
     let mut reading = Reading::new(format.name(), format.origin());
-    let mut lines = source.into_lines();
-    match &format {
-        Format::Own => own::read(&mut lines, options, &mut reading)?,
-        Format::MemoryProfiler => mprof::read(&mut lines, options, &mut reading)?,
-        Format::Psrecord(header) => psrecord::read(&mut lines, header, options, &mut reading)?,
-        Format::JsonLines(columns) => jsonl::read_lines(&mut lines, columns, &mut reading)?,
-        Format::JsonArray(columns) => jsonl::read_array(&mut lines, columns, &mut reading)?,
-        Format::Prometheus(form) => prometheus::read(&mut lines, *form, options, &mut reading)?,
-        Format::Pandas(form) => return read_frame(&mut lines, *form, options),
-        Format::TrainerState => return read_state(&mut lines, options),
-        Format::Cloud(cloud) => cloud::read(&mut lines, *cloud, &mut reading)?,
-        Format::Gpustat => gpustat::read(&mut lines, &mut reading)?,
-        Format::Plain(plain) => plain::read(&mut lines, *plain, options, &mut reading)?,
-        Format::Tools => tools::read(&mut lines, &head, options, &mut reading)?,
-        Format::Table(layout) => table::read(&mut lines, layout, &mut reading)?,
-        Format::Log => log::read(&mut lines, &head, options, &mut reading)?,
-    }
-    if matches!(format, Format::Log) && reading.is_empty() {
-        return Err(recognise::explain_nothing(&head, options));
-    }
+    format.read(&mut Contents { lines: source.into_lines(), head: &head, options }, &mut reading)?;
     reading.finish(options)
-}
-
-/// Reads a data frame, which is a table in another order.
-fn read_frame<R: Read>(
-    lines: &mut lines::Lines<R>,
-    form: pandas::Form,
-    options: &ReadOptions,
-) -> Result<Vec<ReadTrace>, Error> {
-    let table = pandas::to_table(lines, form)?;
-    let mut all = read_all(table.as_bytes(), options)?;
-    all.iter_mut().for_each(|read| read.input.format = "json of pandas".to_string());
-    Ok(all)
-}
-
-/// Reads the state of a trainer, whose entries are lines of JSON in one object.
-fn read_state<R: Read>(lines: &mut lines::Lines<R>, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
-    let state = state::read(lines)?;
-    let mut all = read_all(state.to_lines().as_bytes(), options)?;
-    for read in &mut all {
-        read.input.format = Format::TrainerState.name().to_string();
-        read.trace.facts.total_steps = read.trace.facts.total_steps.or(state.max_steps);
-    }
-    Ok(all)
 }
 
 fn only(mut all: Vec<ReadTrace>) -> Result<ReadTrace, Error> {

@@ -4,7 +4,7 @@
 
 use garden_memory::{EventKind, RunFacts};
 
-use crate::log::Hearing;
+use crate::formats::log::Hearing;
 
 /// Lines are cut at this length.
 const LONGEST_LINE: usize = 1 << 16;

@@ -2,21 +2,22 @@
 //!
 //! Readers call [`Reading::enter`] with the identity of a row before they push its sample; a reader of a format without
 //! identities never does, and all its samples are one series. Units that no row states are decided at the end, from all
-//! rows (`unit_rule.rs`).
+//! rows (`unit/rule.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 
 use garden_memory::{Bytes, EventKind, GIB, Input, MIB, Quantity, RunFacts, Sample, Subject, TIB, Trace};
 
 use crate::error::Error;
-use crate::identity::Identity;
-use crate::series::{Limit, Series, only_factor, unit_text};
-use crate::skips::{Part, Skips};
-use crate::times::Times;
-use crate::unit_rule::{Convention, Decision, Evidence, decide, decide_by_total};
-use crate::{ReadOptions, ReadTrace, ends, moments, several};
+use crate::formats::nvidia_smi;
+use crate::series::identity::Identity;
+use crate::series::skips::{Part, Skips};
+use crate::series::{Limit, Series, ends, mixed, only_factor, several, unit_text};
+use crate::time::Times;
+use crate::unit::rule::{Convention, Decision, Evidence, decide, decide_by_total};
+use crate::{ReadOptions, ReadTrace};
 
-pub(crate) use crate::skips::{TOO_LONG, show_line, show_value};
+pub(crate) use crate::series::skips::{TOO_LONG, show_line, show_value};
 
 /// Most series of one file; more would be a column of ever new values.
 const MOST_SERIES: usize = 10_000;
@@ -243,7 +244,10 @@ impl Reading {
             let notes = self.times.settle(&mut self.series);
             notes.into_iter().for_each(|note| self.note(note));
         }
-        several::split_by_place(&mut self.series, self.origin);
+        // Other programs print bursts of lines about one GPU.
+        if self.origin == Origin::NvidiaSmi {
+            nvidia_smi::split_by_place(&mut self.series);
+        }
         several::join_restarts(&mut self.series, self.blocks);
         if self.origin != Origin::Own {
             self.series.iter_mut().for_each(ends::settle);
@@ -251,7 +255,7 @@ impl Reading {
         if let [only] = self.series.as_mut_slice()
             && self.origin != Origin::Own
         {
-            moments::note(&only.trace).into_iter().for_each(|note| only.note(note));
+            mixed::note(&only.trace).into_iter().for_each(|note| only.note(note));
         }
         let notes = several::leave_out(&mut self.series, self.least_peak);
         self.notes.extend(notes);

@@ -1,10 +1,16 @@
 //! One series of samples being read: its trace, the numbers whose unit is decided last, and what was skipped.
 
+pub(crate) mod ends;
+pub(crate) mod identity;
+pub(crate) mod mixed;
+pub(crate) mod several;
+pub(crate) mod skips;
+
 use garden_memory::{EventKind, GIB, KIB, MIB, Quantity, Sample, TIB, Trace};
 
 use crate::amount::{Amount, Problem};
-use crate::identity::Identity;
-use crate::skips::Skips;
+use crate::series::identity::Identity;
+use crate::series::skips::Skips;
 use crate::unit::{PAGE, factor_name};
 
 /// A number that states no unit, as read.
@@ -150,6 +156,15 @@ impl Series {
     fn keep_surroundings(&mut self, old: Trace) {
         (self.trace.facts, self.trace.subject, self.trace.origin) = (old.facts, old.subject, old.origin);
         (self.trace.processes, self.trace.libraries, self.trace.names) = (old.processes, old.libraries, old.names);
+    }
+
+    /// Puts the samples in another order; events, whose places mean nothing then, are left out.
+    pub(crate) fn reorder(&mut self, order: &[usize]) {
+        let old = std::mem::take(&mut self.trace);
+        for &index in order {
+            self.trace.push(&old.sample(index));
+        }
+        self.keep_surroundings(old);
     }
 
     /// Turns the order of the samples round.

@@ -1,4 +1,6 @@
-//! The units that a file's numbers can have; `unit_rule.rs` decides which one a bare number has.
+//! The units that a file's numbers can have; `unit/rule.rs` decides which one a bare number has.
+
+pub(crate) mod rule;
 
 use std::fmt;
 use std::str::FromStr;

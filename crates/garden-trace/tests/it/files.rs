@@ -498,7 +498,7 @@ fn files_that_are_no_traces() {
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore\n",
         expect![[r#"
             error: not a memory trace: unknown format, beginning with `Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed…`
-            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's `mprofile_*.dat`; psrecord logs
+            hint: known formats: a model-garden trace; `mprofile_*.dat` of memory_profiler; psrecord logs; Prometheus range queries; answers of Kubernetes' metrics API; `aws cloudwatch get-metric-statistics`; `trainer_state.json`; `gpustat --json`; `to_json()` of pandas; one JSON list of objects; JSON lines such as {"step":10,"rss_mb":5434}; InfluxDB's line protocol; CSV exports of Grafana; CSV or TSV with a header such as `step,rss_mb`; `nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv`; one amount per line; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `/proc/PID/status`, `/proc/meminfo`, `/proc/PID/smaps_rollup`, `memory.stat`, `sar`, `free`, `ps`, `top`, `pidstat`, `smem`, `docker stats`, `kubectl top`, `rocm-smi`, `gpustat`, `nvidia-smi`
         "#]],
     );
     check(
@@ -614,4 +614,21 @@ fn a_table_with_the_columns_of_free() {
         assert_eq!(read.trace.facts.memory_limit, Some(limit), "{header}");
     }
     assert!(all_shown("time,used,free\n0,3,4\n1,3,4\n").starts_with("error: no memory column"));
+}
+
+#[test]
+fn another_table_below_the_first_is_left_out() {
+    let rows: String = (0..5).map(|at| format!("{at},{}\n", 4000 + at)).collect();
+    for other in ["epoch,val_loss\n0,2.5\n1,2.4\n", "step,loss,rss_mb\n5,2.5,9000\n6,2.4,9000\n"] {
+        let read = &all(&format!("step,rss_mb\n{rows}\n{other}"))[0];
+        assert_eq!((read.trace.len(), read.input.skipped), (5, 3), "{other}");
+        assert!(
+            read.input.notes[0].starts_with("3 lines skipped: below another header (first: line 8"),
+            "{:?}",
+            read.input.notes
+        );
+    }
+    // Its own header again ends the other table.
+    let read = &all(&format!("step,rss_mb\n{rows}epoch,val_loss\n0,2.5\nstep,rss_mb\n5,4005\n"))[0];
+    assert_eq!((read.trace.len(), read.input.skipped), (6, 2));
 }

@@ -1,6 +1,6 @@
 //! Training logs as people have them: a text in, what was read out.
 
-use crate::common::{all, all_shown, mebibytes, shown, shown_with};
+use crate::common::{all, all_shown, mebibytes, series, shown, shown_with};
 use expect_test::{Expect, expect};
 use garden_memory::{Bytes, Quantity};
 use garden_trace::{ReadOptions, Unit, read};
@@ -414,4 +414,35 @@ fn a_bare_number_before_the_key_of_the_next_value() {
     for line in ["rss=4000 pages", "memory 12 percent of 30"] {
         assert!(all_shown(&format!("{line}\n").repeat(3)).starts_with("error:"), "{line}");
     }
+}
+
+#[test]
+fn lines_with_bars_between_their_parts_are_no_table() {
+    let log: String = (0..10)
+        .map(|at| format!("step {at} | loss 2.1 | allocated 20.{at}0 GB | reserved 25.00 GB | host 5.{at}0 GB\n"))
+        .collect();
+    let read = &all(&log)[0];
+    assert_eq!((read.input.format.as_str(), read.input.column.as_deref()), ("training log", Some("host")));
+    assert_eq!((read.trace.len(), read.trace.step(9)), (10, Some(9.0)));
+}
+
+#[test]
+fn logs_of_keys_and_values() {
+    // The time may have a key, and another key may tell whose line it is.
+    let log: String = (0..10)
+        .flat_map(|at| {
+            [0, 1].map(|worker| format!("ts={} worker={worker} rss_mb={}\n", 1_740_866_400 + at, 4000 + 1000 * worker))
+        })
+        .collect();
+    assert_eq!(series(&log), [("worker 0".to_string(), vec![4000; 10]), ("worker 1".to_string(), vec![5000; 10])]);
+    assert_eq!(all(&log)[0].trace.time_s(9), Some(1_740_866_409.0));
+    // One value for all lines tells nothing apart.
+    assert_eq!(series(&log.replace("worker=1", "worker=0")).len(), 1);
+}
+
+#[test]
+fn a_word_behind_another_key_is_no_part_of_a_label() {
+    let log: String = (0..10).map(|at| format!("step={at} mode=free rss_mb={}\n", 4000 + at)).collect();
+    let read = &all(&log)[0];
+    assert_eq!((read.trace.len(), read.input.column.as_deref()), (10, Some("rss_mb")));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::common::{check, refusal, series};
+use crate::common::{all_shown, check, refusal, series};
 use expect_test::expect;
 
 #[test]
@@ -159,4 +159,142 @@ fn rocm_smi_as_text_and_as_a_table() {
     "#]],
         );
     }
+}
+
+/// Metrics of a pod with two containers, as an item of a list has them.
+fn pod_metrics(name: &str, at: u32) -> String {
+    format!(
+        "{{\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"ml\"}},\"timestamp\":\"2025-03-01T22:{at:02}:00Z\",\"window\":\"15s\",\
+         \"containers\":[{{\"name\":\"main\",\"usage\":{{\"cpu\":\"1023m\",\"memory\":\"{}Ki\"}}}},\
+         {{\"name\":\"sidecar\",\"usage\":{{\"cpu\":\"1m\",\"memory\":\"61440Ki\"}}}}]}}\n",
+        4_194_304 + 1024 * at
+    )
+}
+
+#[test]
+fn pod_metrics_without_their_kind() {
+    let items = |name: &str| (0..6).map(|at| pod_metrics(name, at)).collect::<Vec<_>>();
+    let rising: Vec<u64> = (4096..4102).collect();
+    let expected = [("main".to_string(), rising.clone()), ("sidecar".to_string(), vec![60; 6])];
+    let lines = items("train-0");
+    let pretty = lines.concat().replace("\":{", "\": {\n  ").replace(",\"", ",\n  \"");
+    for text in [lines.concat(), pretty, format!("[{}]", lines.join(","))] {
+        assert_eq!(series(&text), expected, "{text}");
+    }
+    let both: String =
+        lines.iter().zip(items("train-1")).map(|(one, other)| format!("{{\"items\":[{one},{other}]}}\n")).collect();
+    assert_eq!(
+        series(&both).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["train-0, main", "train-0, sidecar", "train-1, main", "train-1, sidecar"]
+    );
+    let node: String = (0..6)
+        .map(|at| {
+            format!(
+                "{{\"metadata\":{{\"name\":\"node-a\"}},\"timestamp\":\"2025-03-01T22:{at:02}:00Z\",\
+                 \"usage\":{{\"cpu\":\"156340000n\",\"memory\":\"{}Ki\"}}}}\n",
+                4_194_304 + 1024 * at
+            )
+        })
+        .collect();
+    assert_eq!(series(&node), [(String::new(), rising.clone())]);
+    // Without any object around it: the unit of Kubernetes is understood in tables and JSON, too.
+    let usage: String =
+        (0..6).map(|at| format!("{{\"cpu\":\"1023m\",\"memory\":\"{}Ki\"}}\n", 4_194_304 + 1024 * at)).collect();
+    assert_eq!(series(&usage), [(String::new(), rising)]);
+    expect![[r#"
+        error: YAML of Kubernetes' metrics API is not read
+        hint: record it as JSON: `kubectl get --raw /apis/metrics.k8s.io/v1beta1/namespaces/NS/pods/POD`
+    "#]]
+    .assert_eq(&refusal("apiVersion: metrics.k8s.io/v1beta1\ncontainers:\n- name: main\n  usage:\n    cpu: 1023m\n    memory: 4194304Ki\nkind: PodMetrics\n"));
+}
+
+#[test]
+fn time_of_processors_in_logs_is_no_memory() {
+    let log = "10:00:00 cpu: 250m mem: 4000M\n10:00:01 cpu: 251m mem: 4001M\n";
+    assert_eq!(series(log), [(String::new(), vec![4000, 4001])]);
+    assert!(refusal("10:00:00 cpu: 250m\n10:00:01 cpu: 251m\n").starts_with("error: not a memory trace"));
+}
+
+/// A panel of Grafana with such legends and cells, at five times.
+fn panel(header: &str, row: impl Fn(u32) -> String) -> String {
+    let rows = (0..5).map(|at| format!("2025-03-01 22:{at:02}:00,{}\n", row(at)));
+    format!("{header}\n{}", rows.collect::<String>())
+}
+
+#[test]
+fn grafana_exports() {
+    let first: Vec<u64> = vec![1536, 1546, 1556, 1566, 1576];
+    let second: Vec<u64> = (512..517).collect();
+    let cells = |at: u32| format!("1.5{at} GiB,{} MiB", 512 + at);
+    let labels = panel("\"Time\",\"{pod=\"\"train-0\"\"}\",\"{pod=\"\"train-1\"\"}\"", cells);
+    let named = |one: &str, other: &str| [(one.to_string(), first.clone()), (other.to_string(), second.clone())];
+    assert_eq!(series(&labels), named("{pod=\"train-0\"}", "{pod=\"train-1\"}"));
+    assert_eq!(series(&panel("\"Time\",train-0,train-1", cells)), named("train-0", "train-1"));
+    assert_eq!(series(&panel("sep=,\nTime,train-0 RSS,train-1 RSS", cells)), named("train-0 RSS", "train-1 RSS"));
+    let shown = all_shown(&labels);
+    assert!(shown.contains("subject Container\ngrafana | 5 samples"), "{shown}");
+    assert!(shown.contains("note cells are rounded to 10.2 MiB"), "{shown}");
+    // Rows of a series where another one has none.
+    let joined =
+        panel("Time,train-0,train-1", |at| if at < 3 { format!("1.5{at} GiB,") } else { format!(",{} MiB", 512 + at) });
+    assert_eq!(series(&joined).iter().map(|(_, values)| values.len()).collect::<Vec<_>>(), [3, 2]);
+    let rows: String = ["train-0", "train-1"]
+        .iter()
+        .flat_map(|name| (0..3).map(move |at| format!("{name};2025-03-01T22:0{at}:00+00:00;{} MiB\n", 512 + at)))
+        .collect();
+    assert_eq!(series(&format!("Series;Time;Value\n{rows}")).len(), 2);
+    // Numbers without a unit: memory where the metric says so.
+    let metrics =
+        "Time,\"container_memory_rss{pod=\"\"train-0\"\"}\",\"container_cpu_usage_seconds_total{pod=\"\"train-0\"\"}\"";
+    let shown = all_shown(&panel(metrics, |at| format!("{},{at}", 4_294_967_296_u64 + 4096 * u64::from(at))));
+    assert!(shown.contains("grafana | 5 samples | container_memory_rss{pod=\"train-0\"} | bytes"), "{shown}");
+}
+
+#[test]
+fn grafana_exports_without_memory() {
+    let header = "Time,\"{pod=\"\"train-0\"\"}\"";
+    expect![[r#"
+        error: no memory column among `Time`, `{pod="train-0"}`
+        hint: select the memory column with `--column NAME`
+    "#]]
+    .assert_eq(&refusal(&panel(header, |at| format!("{}", 4_294_967_296_u64 + u64::from(at)))));
+    expect![[r#"
+        error: column `{pod="train-0"}` is a percentage, not an amount of memory
+        hint: select a column of bytes or MiB with `--column NAME`, or leave it out
+    "#]]
+    .assert_eq(&refusal(&panel(header, |at| format!("41.{at}%"))));
+    let limits = panel("Time,Memory,Memory limit", |at| format!("1.5{at} GiB,4 GiB"));
+    assert_eq!(series(&limits).len(), 1);
+}
+
+#[test]
+fn influx_line_protocol() {
+    let rows = |measurement: &str, fields: &dyn Fn(u64) -> String| -> String {
+        (0..5)
+            .map(|at| format!("{measurement} {} {}\n", fields(at), 1_740_866_400_000_000_000 + 10_000_000_000 * at))
+            .collect()
+    };
+    let process = rows("procstat,host=n1,pid=4711", &|at| {
+        format!("memory_rss={}i,memory_vms=9000000000i", 4_194_304_000 + 1_048_576 * at)
+    });
+    let other = rows("procstat,host=n1,pid=4712", &|at| {
+        format!("memory_rss={}i,memory_vms=9000000000i", 2_097_152_000 + 1_048_576 * at)
+    });
+    assert_eq!(series(&process), [(String::new(), (4000..4005).collect())]);
+    let both: String = process.lines().zip(other.lines()).map(|(one, other)| format!("{one}\n{other}\n")).collect();
+    let (first, second) = ((4000..4005).collect(), (2000..2005).collect());
+    assert_eq!(series(&both), [("pid 4711".to_string(), first), ("pid 4712".to_string(), second)]);
+    let shown = all_shown(&process);
+    assert!(shown.contains("influx line protocol | 5 samples | procstat_memory_rss | bytes"), "{shown}");
+    assert!(shown.contains(" t 1740866440 rss=3.91 GiB"), "{shown}");
+    let free = rows("mem,host=n1", &|_| "available_percent=12.5,free=1000000i".to_string());
+    assert!(refusal(&free).starts_with("error: no memory column among"), "{}", refusal(&free));
+}
+
+#[test]
+fn a_page_of_metrics_names_the_way_out() {
+    let page = "# HELP process_resident_memory_bytes Resident memory size in bytes.\n\
+                # TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes 4.2e+09\n";
+    let refused = refusal(&page.repeat(3));
+    assert!(refused.starts_with("error: a page of metrics for Prometheus has no times\n"), "{refused}");
 }

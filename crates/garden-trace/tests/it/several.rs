@@ -547,3 +547,94 @@ fn a_series_is_selected_whatever_the_case_of_its_letters() {
         assert_eq!(mebibytes(&read), [4001, 4013, 4025], "{asked}");
     }
 }
+
+/// Twenty rows of each of two series, in turns or one below the other.
+fn rows_of_two(names: [&str; 2], turns: bool, row: impl Fn(&str, u32, u32) -> String) -> String {
+    let row = |series: usize, at: u32| row(names[series], at, 4000 + 2000 * series as u32 + at);
+    match turns {
+        true => (0..20).flat_map(|at| [row(0, at), row(1, at)]).collect(),
+        false => {
+            (0..2).flat_map(|series| (0..20).map(move |at| (series, at))).map(|(series, at)| row(series, at)).collect()
+        }
+    }
+}
+
+fn names_of(text: &str) -> Vec<String> {
+    series(text).into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn columns_of_any_name_that_tell_series_apart() {
+    let time = |at: u32| format!("2025-03-01 22:{at:02}:00");
+    for (column, names) in [
+        ("src_host", ["a", "b"]),
+        ("proc_name", ["train", "loader"]),
+        ("tag", ["x", "y"]),
+        ("torch_version", ["2.5", "2.6"]),
+    ] {
+        let rows = rows_of_two(names, true, |name, at, mib| format!("{},{name},{mib}\n", time(at)));
+        assert_eq!(names_of(&format!("time,{column},rss_mb\n{rows}")), names, "{column}");
+    }
+    for (key, names, turns) in [
+        ("run_uuid", ["run r0", "run r1"], false),
+        ("job_name", ["r0", "r1"], true),
+        ("role", ["r0", "r1"], true),
+        ("model", ["r0", "r1"], false),
+        ("fold", ["run r0", "run r1"], false),
+    ] {
+        let rows = rows_of_two(["r0", "r1"], turns, |name, at, mib| {
+            format!("{{\"{key}\":\"{name}\",\"step\":{at},\"rss_mb\":{mib}}}\n")
+        });
+        assert_eq!(names_of(&rows), names, "{key}");
+    }
+    // Words that come one after the other within a run, and at several times of one step, are of one process.
+    let rows = rows_of_two(["warm", "steady"], false, |name, at, mib| format!("{mib},{name},{}\n", mib * 2 + at));
+    assert_eq!(names_of(&format!("step,mood,rss_mb\n{rows}")), [""]);
+    let rows = rows_of_two(["forward", "backward"], true, |name, at, mib| format!("{mib},{at},{name},{}\n", 5000 + at));
+    assert_eq!(names_of(&format!("time_s,step,where,rss_mb\n{rows}")), [""]);
+}
+
+#[test]
+fn marks_of_processes_behind_time_stamps() {
+    for mark in ["(pid {}) ", "- INFO - [{}] ", "pid={} "] {
+        let log = rows_of_two(["4711", "4712"], true, |name, at, mib| {
+            format!("2025-03-01 22:{at:02}:00,123 {}step {at}: RAM: {mib} MB\n", mark.replace("{}", name))
+        });
+        let names = names_of(&log);
+        assert!(names.len() == 2 && names[0].ends_with("4711"), "{names:?} of {log}");
+    }
+}
+
+#[test]
+fn samples_that_take_turns_without_a_name_are_pointed_out() {
+    let status = rows_of_two(["", ""], true, |_, _, mib| format!("VmRSS:\t  {} kB\n", 1024 * mib));
+    let numbers = rows_of_two(["", ""], true, |_, _, mib| format!("{} MB\n", mib));
+    let stamped = rows_of_two(["", ""], true, |_, at, mib| match mib < 6000 {
+        true => format!("22:{at:02}:00\n{mib} MB\n"),
+        false => format!("{mib} MB\n"),
+    });
+    for text in [status, numbers, stamped] {
+        let notes = all(&text)[0].input.notes.join("; ");
+        assert!(notes.contains("the samples take turns between 2 levels, as if 2 series were mixed"), "{notes}");
+    }
+    let saw: String = (0..40).map(|at| format!("{} MB\n", 4000 + 200 * (at % 7))).collect();
+    assert_eq!(all(&saw)[0].input.notes.len(), 0);
+}
+
+#[test]
+fn kubectl_without_headers() {
+    let rows = rows_of_two(["train-0", "train-1"], true, |name, _, mib| format!("{name}   250m   {mib}Mi\n"));
+    assert_eq!(names_of(&rows), ["train-0", "train-1"]);
+    let nodes = rows_of_two(["a", "b"], true, |name, _, mib| format!("{name}   250m   12%   {mib}Mi   58%\n"));
+    assert_eq!(names_of(&nodes), ["a", "b"]);
+}
+
+#[test]
+fn mixed_series_are_pointed_out_where_the_first_step_has_one_sample() {
+    let rows: String = (0..40)
+        .flat_map(|at| [(10 * at + 10, 4000 + at), (10 * at, 6000 + at)])
+        .map(|(step, mib)| format!("{step},{mib}\n"))
+        .collect();
+    let notes = all(&format!("step,rss_mb\n{rows}"))[0].input.notes.join("; ");
+    assert!(notes.contains("2 samples share each step or time stamp, at levels far apart"), "{notes}");
+}

@@ -135,3 +135,72 @@ fn a_number_of_seconds_without_an_amount_is_no_amount() {
     assert_eq!((read.trace.len(), read.trace.value(2, Quantity::Rss)), (3, Some(219_908 * 1024)));
     assert!(shown_with(text.as_bytes(), &options).contains("t 1794847642.433"));
 }
+
+/// Numbers below a bound in an order that looks like chance and is the same each time.
+fn shuffled(count: usize) -> impl Iterator<Item = usize> {
+    // A step that has no divisor in common with the count visits each number once.
+    (0..count).map(move |at| (at * 47 + 13) % count)
+}
+
+#[test]
+fn lines_that_were_shuffled_are_sorted_though_steps_repeat() {
+    let rows = || shuffled(120).map(|at| (10 * (at / 2), 4000 + 3 * (at / 2)));
+    let table: String = rows().map(|(step, mib)| format!("{step},{mib}\n")).collect();
+    let objects: String = rows().map(|(step, mib)| format!("{{\"step\":{step},\"rss_mb\":{mib}}}\n")).collect();
+    let log: String = rows().map(|(step, mib)| format!("step {step}: RAM: {mib} MB\n")).collect();
+    for text in [format!("step,rss_mb\n{table}"), objects, log] {
+        let read = all(&text).remove(0);
+        assert!(mebibytes(&read).is_sorted(), "{text}");
+        assert_eq!(read.trace.step(119), Some(590.0));
+        assert_eq!(notes(&read), "the samples are in no order: sorted by step");
+    }
+    let times: String = shuffled(120).map(|at| format!("{},{}\n", 5 * (at / 2), 4000 + at / 2)).collect();
+    let read = all(&format!("time_s,rss_mb\n{times}")).remove(0);
+    assert!(mebibytes(&read).is_sorted());
+    assert_eq!(notes(&read), "the samples are in no order: sorted by time");
+}
+
+#[test]
+fn steps_that_begin_anew_are_not_shuffled() {
+    // Three rows of each epoch, whose steps count from one.
+    let rows: String = (0..30)
+        .flat_map(|epoch| (1..=3).map(move |step| (epoch, step)))
+        .map(|(epoch, step)| format!("{step},{}\n", 5000 - 3 * epoch - step))
+        .collect();
+    let read = all(&format!("step,rss_mb\n{rows}")).remove(0);
+    assert_eq!((read.trace.step(0), read.trace.step(89)), (Some(1.0), Some(3.0)));
+    // Steps that go back while the clock goes on: a run that is resumed again and again.
+    let rows: String = (0..60).map(|at| format!("{at},{},{}\n", 100 + at - 2 * (at % 3), 4000 + at)).collect();
+    let read = all(&format!("time_s,step,rss_mb\n{rows}")).remove(0);
+    assert_eq!((read.trace.step(2), read.input.notes.len()), (Some(98.0), 0));
+}
+
+#[test]
+fn a_clock_that_jumps_forward_leaves_a_gap() {
+    let time = |at: u32| if at < 30 { 10 * at } else { 3 * 3600 + 10 * at };
+    let clock = |at: u32| format!("{:02}:{:02}:{:02}", 9 + time(at) / 3600, time(at) / 60 % 60, time(at) % 60);
+    let rows: String = (0..60).map(|at| format!("{},{}\n", clock(at), 4000 + 2 * at)).collect();
+    let read = all(&format!("time,rss_mb\n{rows}")).remove(0);
+    let times = since_start(&read);
+    assert_eq!((times[29], times[30], times[59]), (290.0, 11_100.0, 11_390.0));
+    assert_eq!((read.trace.events.len(), read.trace.len()), (0, 60));
+    assert_eq!(
+        notes(&read),
+        "the clock jumps by 3 h before sample 31: a pause, or a clock that was set; nothing is known of the time between"
+    );
+    // Rows without a rhythm have no gap that stands out.
+    let rows: String = (0..60).map(|at| format!("{},{}\n", at * at * at, 4000 + at)).collect();
+    assert_eq!(notes(&all(&format!("time_s,rss_mb\n{rows}"))[0]), "");
+}
+
+#[test]
+fn a_clock_that_was_not_set_yet_has_no_time() {
+    let time = |at: u32| if at < 3 { f64::from(at) } else { 1_740_866_400.0 + f64::from(at) };
+    let rows: String = (0..10).map(|at| format!("{},{}\n", time(at), 4000 + at)).collect();
+    let read = all(&format!("time_s,rss_mb\n{rows}")).remove(0);
+    assert_eq!((read.trace.len(), read.trace.time_s(2), read.trace.time_s(3)), (10, None, Some(1_740_866_403.0)));
+    assert_eq!(notes(&read), "3 times near 1970 are ignored: the clock was not set yet");
+    // Seconds since the start stay.
+    let rows: String = (0..10).map(|at| format!("{at},{}\n", 4000 + at)).collect();
+    assert_eq!(all(&format!("time_s,rss_mb\n{rows}"))[0].trace.time_s(2), Some(2.0));
+}

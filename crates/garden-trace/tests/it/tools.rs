@@ -498,7 +498,58 @@ fn metrics_of_prometheus_that_are_not_resident_memory() {
         ("instance:memory_utilisation:ratio", "is a share of memory"),
         ("process_virtual_memory_bytes", "is virtual memory"),
         ("node_memory_MemAvailable_bytes", "is not memory in use"),
+        ("process_cpu_seconds_total", "is a counter or a time"),
+        ("go_memstats_alloc_bytes_total", "is a counter or a time"),
     ] {
         assert!(refusal(&answer(name)).contains(expected), "{name}");
     }
+}
+
+#[test]
+fn the_age_of_a_process_is_a_clock() {
+    let times = |rows: [&str; 3]| {
+        let text: String = rows.map(|row| format!("  PID     ELAPSED   RSS\n {row}\n")).concat();
+        let read = all(&text).remove(0);
+        (0..3).map(|at| read.trace.time_s(at).expect("every sample has it")).collect::<Vec<_>>()
+    };
+    assert_eq!(times(["4711 95 416000", "4711 100 416000", "4711 105 416000"]), [95.0, 100.0, 105.0]);
+    assert_eq!(times(["4711 01:35 416000", "4711 59:59 416000", "4711 01:00:00 416000"]), [95.0, 3599.0, 3600.0]);
+    assert_eq!(
+        times(["4711 23:59:59 416000", "4711 1-00:00:00 416000", "4711 10-00:00:01 416000"]),
+        [86_399.0, 86_400.0, 864_001.0]
+    );
+}
+
+#[test]
+fn rows_of_top_that_a_grep_left() {
+    let rows: String = (100..104)
+        .map(|at| format!("  16148 me   20   0 9667412   4.{at}g 136144 S  58.8   1.2   0:04.93 python3 train.py\n"))
+        .collect();
+    let read = all(&rows).remove(0);
+    assert_eq!((read.input.format.as_str(), mebibytes(&read)), ("top", vec![4198, 4199, 4200, 4201]));
+}
+
+#[test]
+fn stamps_in_a_frame() {
+    for frame in ["== {} ==", "--- {} ---", "*** {} ***", "# {}"] {
+        let text: String = (0..3)
+            .map(|at| {
+                format!("{}\nVmRSS:\t  {} kB\n", frame.replace("{}", &format!("2025-03-01 22:00:0{at}")), 416_000 + at)
+            })
+            .collect();
+        let read = all(&text).remove(0);
+        assert_eq!((read.trace.time_s(2), read.input.skipped), (Some(1_740_866_402.0), 0), "{frame}");
+    }
+}
+
+#[test]
+fn the_machine_is_told_by_the_columns_beside_used() {
+    let psutil = "time_s,mem_total,mem_used,mem_free\n1,67418587136,5368709120,1\n2,67418587136,5372805120,1\n";
+    assert_eq!(all(psutil)[0].trace.subject, Subject::Machine);
+    // dstat has a title above the names.
+    let dstat = "\"Dstat 0.7.4 CSV output\"\n\"Host:\",\"node1\",,,\"User:\",\"me\"\n\"memory usage\",,,\n\
+                 \"used\",\"buff\",\"cach\",\"free\"\n5368709120.0,7e7,6e9,5e10\n5372805120.0,7e7,6e9,5e10\n";
+    let read = all(dstat).remove(0);
+    assert_eq!((read.trace.subject, read.input.column.as_deref()), (Subject::Machine, Some("used")));
+    assert_eq!((mebibytes(&read), read.input.skipped), (vec![5120, 5123], 0));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::common::{all_shown_with, shown, shown_with};
+use crate::common::{all, all_shown, all_shown_with, shown, shown_with};
 use expect_test::{Expect, expect};
 use garden_memory::{Bytes, GIB, MIB, Quantity};
 use garden_trace::{Error, ReadOptions, Unit, read};
@@ -283,4 +283,43 @@ fn whole_pages_are_bytes_however_small_the_process() {
     // What is not whole pages is KiB.
     let large = read(rows(4).as_bytes(), &options).unwrap();
     assert_eq!(large.trace.value(0, Quantity::Rss), Some(18 * GIB));
+}
+
+#[test]
+fn shares_are_never_amounts() {
+    for name in ["memory_percent", "ram_util_pct", "mem_usage_%", "memPercent", "memory_ratio", "rss_fraction"] {
+        let numbers = || (0..20).map(|at| (10 * at, 41.5 + 0.5 * f64::from(at)));
+        let table: String = numbers().map(|(step, share)| format!("{step},{share}\n")).collect();
+        let objects: Vec<String> =
+            numbers().map(|(step, share)| format!("{{\"step\":{step},\"{name}\":{share}}}")).collect();
+        let log: String = numbers().map(|(step, share)| format!("step={step} {name}={share}\n")).collect();
+        let state = format!("{{\"global_step\":190,\"log_history\":[{}],\"max_steps\":300}}", objects.join(","));
+        for text in [format!("step,{name}\n{table}"), objects.join("\n"), log, state] {
+            let options = ReadOptions { column: Some(name.to_string()), ..ReadOptions::default() };
+            assert_eq!(
+                all_shown_with(text.as_bytes(), &options),
+                format!(
+                    "error: column `{name}` is a percentage, not an amount of memory\n\
+                     hint: select a column of bytes or MiB with `--column NAME`, or leave it out\n"
+                )
+                .replace("mem_usage_%", if text.starts_with("step=") { "mem_usage" } else { "mem_usage_%" }),
+                "{text}"
+            );
+            assert!(all_shown(&text).starts_with("error:"), "{text}");
+        }
+    }
+    // Beside an amount they are left alone.
+    let log: String = (0..5).map(|at| format!("step={at} mem_usage_%=41.{at} rss=40{at}0MB\n")).collect();
+    assert_eq!(all(&log)[0].input.column.as_deref(), Some("rss"));
+}
+
+#[test]
+fn numbers_up_to_one_may_be_shares_and_are_refused() {
+    let table = |whole: u32| (0..5).map(|at| format!("{at},{whole}.4{at}\n")).collect::<String>();
+    let refused = shown(&format!("step,memory\n{}", table(0)));
+    assert!(refused.starts_with("error: column `memory` has no unit, and 0.44 fits none"), "{refused}");
+    assert_eq!(all(&format!("step,memory\n{}", table(1)))[0].input.unit.as_deref(), Some("GiB"));
+    let options = ReadOptions { unit: Some(Unit::Gib), ..ReadOptions::default() };
+    let read = shown_with(format!("step,memory\n{}", table(0)).as_bytes(), &options);
+    assert!(read.contains(" step 4 rss=451 MiB"), "{read}");
 }

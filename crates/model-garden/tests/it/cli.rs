@@ -149,7 +149,7 @@ fn input_that_is_no_trace_is_an_error_with_a_hint() {
             ----- stderr
             error: cannot diagnose standard input
               caused by: not a memory trace: unknown format, beginning with `hello`
-            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's `mprofile_*.dat`; psrecord logs
+            hint: known formats: a model-garden trace; `mprofile_*.dat` of memory_profiler; psrecord logs; Prometheus range queries; answers of Kubernetes' metrics API; `aws cloudwatch get-metric-statistics`; `trainer_state.json`; `gpustat --json`; `to_json()` of pandas; one JSON list of objects; JSON lines such as {"step":10,"rss_mb":5434}; InfluxDB's line protocol; CSV exports of Grafana; CSV or TSV with a header such as `step,rss_mb`; `nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv`; one amount per line; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `/proc/PID/status`, `/proc/meminfo`, `/proc/PID/smaps_rollup`, `memory.stat`, `sar`, `free`, `ps`, `top`, `pidstat`, `smem`, `docker stats`, `kubectl top`, `rocm-smi`, `gpustat`, `nvidia-smi`
         "#]],
     );
     check_input(

@@ -237,3 +237,23 @@ fn bounded(words: &[&str]) -> Output {
     }
     child.wait_with_output().unwrap()
 }
+
+#[test]
+fn diagnose_sorts_shuffled_lines_and_refuses_percentages() {
+    let folder = scratch("shuffled-lines");
+    // 47 has no divisor in common with 120, so each line comes once; two share each step.
+    let rows = (0..120).map(|at| (at * 47 + 13) % 120 / 2).map(|at| format!("{},{}\n", 10 * at, 4000 + 3 * at));
+    let shuffled = folder.join("shuffled.csv");
+    fs::write(&shuffled, format!("step,rss_mb\n{}", rows.collect::<String>())).unwrap();
+    let output = run(&["diagnose", shuffled.to_str().unwrap()]);
+    let text = told(&output);
+    assert!(text.contains("the samples are in no order: sorted by step") && !text.contains("starts"), "{text}");
+    assert!(text.contains("307 KiB per step"), "{text}");
+
+    let lines = (0..20).map(|at| format!("{{\"step\":{at},\"memory_percent\":41.{at}}}\n"));
+    let shares = folder.join("shares.jsonl");
+    fs::write(&shares, lines.collect::<String>()).unwrap();
+    let asked = run(&["diagnose", shares.to_str().unwrap(), "--column", "memory_percent"]);
+    refused(&asked, "column `memory_percent` is a percentage, not an amount of memory");
+    refused(&run(&["diagnose", shares.to_str().unwrap()]), "no memory column among `step`, `memory_percent`");
+}
