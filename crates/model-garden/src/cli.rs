@@ -26,8 +26,8 @@ use look::{AUDIT_HELP, BISECT_HELP, COMPARE_HELP, DIAGNOSE_HELP};
 pub use look::{Audit, Bisect, Compare, Diagnose, FailOn};
 use machine::{COMPLETIONS_HELP, DOCTOR_HELP, MAN_HELP};
 pub use machine::{Completions, Devices, Doctor, Man, Purpose};
-use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
-pub use model::{Export, ExportType, Generate, Preview, Quantise};
+pub use model::{Answering, Chat, Export, ExportType, Generate, Preview, Quantise};
+use model::{CHAT_HELP, EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 use plan::PLAN_HELP;
 pub use plan::{Picture, Plan};
 use serve::SERVE_HELP;
@@ -110,6 +110,12 @@ pub enum Command {
     /// Plans memory before the first token, and streams the answer to standard output.
     #[command(after_long_help = GENERATE_HELP)]
     Generate(Generate),
+
+    /// Talk with a model about images, with or without an adapter.
+    ///
+    /// Plans memory for the whole conversation before the first token, and streams answers to standard output.
+    #[command(after_long_help = CHAT_HELP)]
+    Chat(Chat),
 
     /// Validate every row of a dataset before training.
     ///

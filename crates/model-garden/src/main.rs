@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
         Command::Plan(arguments) => commands::plan::run(arguments, &printer),
+        Command::Chat(arguments) => commands::chat::run(arguments, &printer),
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),

@@ -24,9 +24,9 @@ Examples:
   model-garden generate --model DIR --load-in-4bit --prompts questions.jsonl \\
       --temperature 0.7 --top-p 0.9 --seed 3";
 
-/// Arguments of `model-garden generate`.
+/// A model, an adapter, and how its answers are made: what `generate` and `chat` have in common.
 #[derive(Clone, Debug, Args)]
-pub struct Generate {
+pub struct Answering {
     /// Model folder, or the name of a model in the local Hugging Face cache.
     #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
     pub model: PathBuf,
@@ -35,29 +35,9 @@ pub struct Generate {
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 
-    /// Prompt.
-    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
-    pub prompt: Option<String>,
-
-    /// Image to put before the prompt; may be repeated.
-    #[arg(long, value_name = "FILE")]
-    pub image: Vec<PathBuf>,
-
-    /// System prompt [default: what the chat template says].
-    #[arg(long, alias = "system", value_name = "TEXT")]
-    pub system_prompt: Option<String>,
-
     /// Chat template (Jinja) [default: the one the adapter was trained with, else the model's own].
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-
-    /// JSON Lines file of prompts, answered together.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system_prompt"])]
-    pub prompts: Option<PathBuf>,
-
-    /// Maximum tokens per answer.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_new_tokens: u32,
 
     /// Sampling temperature; above 1 more random, below 1 closer to greedy.
     #[arg(long, value_name = "T")]
@@ -98,6 +78,70 @@ pub struct Generate {
     /// Threads for computing on the CPU [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
+}
+
+/// Arguments of `model-garden generate`.
+#[derive(Clone, Debug, Args)]
+pub struct Generate {
+    /// Prompt.
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    pub prompt: Option<String>,
+
+    /// Image to put before the prompt; may be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+
+    /// System prompt [default: what the chat template says].
+    #[arg(long, alias = "system", value_name = "TEXT")]
+    pub system_prompt: Option<String>,
+
+    /// JSON Lines file of prompts, answered together.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system_prompt"])]
+    pub prompts: Option<PathBuf>,
+
+    /// Maximum tokens per answer.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_new_tokens: u32,
+
+    #[command(flatten)]
+    pub answering: Answering,
+
+    #[command(flatten)]
+    pub printed: Printed,
+}
+
+pub const CHAT_HELP: &str = "\
+A line is a message; a backslash at its end goes on to the next line. /image FILE shows a picture with the next message, /clear begins anew, /help
+lists these, /quit or the end of the input ends. Ctrl-C stops an answer, and between answers ends the program. Of earlier turns only what is new is read.
+
+Exit codes: 0 the conversation is over; 2 a problem with the model, an image or the arguments; 130 ended by Ctrl-C.
+
+Examples:
+  model-garden chat --model Qwen/Qwen2.5-VL-3B-Instruct
+  model-garden chat --model DIR --adapter out/checkpoint-100 --image sign.jpg
+  printf 'What is this?\\nAnd in French?\\n' | model-garden chat --model DIR --image a.png";
+
+/// Arguments of `model-garden chat`.
+#[derive(Clone, Debug, Args)]
+pub struct Chat {
+    /// Image to show with the first message; may be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+
+    /// System prompt [default: what the chat template says].
+    #[arg(long, alias = "system", value_name = "TEXT")]
+    pub system_prompt: Option<String>,
+
+    /// Tokens of a conversation, its pictures and answers among them: memory is taken for so many.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    pub context: u32,
+
+    /// Maximum tokens per answer; fewer where the context ends.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_new_tokens: u32,
+
+    #[command(flatten)]
+    pub answering: Answering,
 
     #[command(flatten)]
     pub printed: Printed,

@@ -1,8 +1,10 @@
 //! What the commands do, one file per command.
 
+mod answering;
 pub mod audit;
 pub mod bench;
 pub mod bisect;
+pub mod chat;
 pub mod check;
 pub mod compare;
 pub mod definition;

@@ -5,6 +5,7 @@ mod bench;
 mod bisect;
 mod boxes;
 mod browser;
+mod chat;
 mod check;
 mod cli;
 mod common;
