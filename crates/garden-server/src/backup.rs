@@ -61,6 +61,7 @@ impl fmt::Display for BackupError {
                 let path = path.display();
                 match error {
                     FolderError::Foreign(_) => write!(f, "`{path}` holds something already"),
+                    FolderError::NoDatabase => write!(f, "`{path}` has no database `garden.db`"),
                     FolderError::Empty => write!(f, "`{path}` is empty: no server has used it"),
                     FolderError::Newer(format) => {
                         write!(f, "`{path}` is of a newer version of model-garden (format {format})")

@@ -339,10 +339,9 @@ fn run_command(
         }
         Some(summary) if summary.code == 0 => JobOutcome::Done { tokens: None, words: summary.words },
         Some(summary) => {
-            let code = match summary.outcome {
-                End::Own { .. } | End::StoppedByScheduler => "command_failed",
-                End::StoppedWithCheckpoint | End::BudgetSpent | End::CouldNotSave => "memory_limit",
-            };
+            // A kill from outside may be the kernel's, for want of memory, or anybody's: only what the guard has stopped was at the limit.
+            let is_at_limit = summary.attempts.last().is_some_and(|attempt| attempt.stopped_because.is_some());
+            let code = if is_at_limit { "memory_limit" } else { "command_failed" };
             failed(code, format!("{} (exit code {}){}", summary.words, summary.code, last_lines(folder)))
         }
         None => failed("command_failed", "the guard does not say how the command ended".into()),
