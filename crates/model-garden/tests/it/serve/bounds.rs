@@ -298,10 +298,10 @@ time.sleep(600)";
     (line.trim() == "held").then_some(child)
 }
 
-/// A queue that has not ended a round for a minute.
+/// A queue that has not ended a round for a minute; here, for three seconds.
 #[test]
 fn health_tells_of_a_queue_that_stands_still() {
-    let server = Server::start(&scratch("serve-queue-hangs"), &[]);
+    let server = Server::start(&scratch("serve-queue-hangs"), &["--patience", "1s"]);
     let queue = || {
         let health = server.get("/health");
         let parts = health.json();
