@@ -24,7 +24,7 @@ use crate::gate::Client;
 use crate::id::new_id;
 use crate::job::{JobError, JobOrder, JobRecord, Status, Wish, Work};
 use crate::places::{TRAINING, VALIDATION, link_rows, without_places};
-use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, StoreError, Unreadable};
+use crate::store::{Added, Entry, Listed, NewEvent, Page, RequestKey, Unreadable};
 use crate::stream::{End, Shown, send_list};
 use crate::wire::{self, ErrorExtension, Nothing};
 
@@ -389,14 +389,7 @@ fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiEr
         Some(words.iter().map(|words| NewEvent::of(new_id("wish-"), *words)).collect())
     };
     // Who cancels a job makes room.
-    let changed = server.change_even_if_full(|store| store.change_job(id, now, &mut decide));
-    let changed = match changed {
-        // It is shown as failed, and is refused as any other that is over. An error of ours would have clients send it again and again.
-        Err(StoreError::Unreadable(broken)) => {
-            return Err(ApiError::wrong_state(refusal(&unreadable(&broken), wish).unwrap_or_default()));
-        }
-        changed => changed?,
-    };
+    let changed = server.change_even_if_full(|store| store.change_job(id, now, &mut decide))?;
     let job = changed.ok_or_else(|| ApiError::missing("fine-tuning job", id))?;
     if let Some(problem) = refused {
         return Err(ApiError::wrong_state(problem));

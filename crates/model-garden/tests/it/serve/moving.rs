@@ -120,6 +120,10 @@ fn a_folder_that_was_moved_goes_on() {
 fn a_record_that_cannot_be_read_is_shown_and_stops_nothing() {
     let data = scratch("serve-unreadable");
     let server = Server::start(&data, &["--allow-commands"]);
+    let file = server.upload(&rows(4));
+    let tuned = server.submit(&order(&file, 1));
+    let model = server.end_of(&tuned)["fine_tuned_model"].as_str().unwrap().to_string();
+    let weights = adapter(&server, &tuned);
     let broken =
         server.post("/api/jobs", &json!({"command": ["sleep", "0"]})).expect(200)["id"].as_str().unwrap().to_string();
     let ended = server.end_of(&broken)["finished_at"].clone();
@@ -157,6 +161,18 @@ fn a_record_that_cannot_be_read_is_shown_and_stops_nothing() {
     assert!(ended.is_number());
     assert!(data.join("jobs").join(&broken).exists(), "nothing of it was deleted");
     server.get("/health").expect(200);
+    // A result is there and can be trained on, and is deleted with its job only.
+    assert_eq!(server.get(&format!("/v1/models/{model}")).expect(200)["id"], json!(model));
+    assert_eq!(server.get(&format!("/api/models/{model}/files/adapter_model.safetensors")).body, weights);
+    let refused = server.delete(&format!("/v1/models/{model}")).expect(400);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("cannot be read"), "{refused}");
+    let mut more = order(&file, 1);
+    more["model"] = json!(model);
+    let more = server.submit(&more);
+    assert_eq!(server.end_of(&more)["status"], json!("succeeded"));
+    server.delete(&format!("/api/jobs/{more}")).expect(200);
+    server.delete(&format!("/api/jobs/{tuned}")).expect(200);
+    assert_eq!(server.get(&format!("/v1/models/{model}")).status, 404);
     // Whoever does not want it any more deletes it.
     server.delete(&format!("/api/jobs/{broken}")).expect(200);
     server.delete(&format!("/api/jobs/{paused}")).expect(200);
