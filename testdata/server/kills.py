@@ -299,7 +299,8 @@ class Test:
         jobs = [self.server.expect("/v1/fine_tuning/jobs", order(self.file, EPOCHS))["id"] for _ in range(2)]
         while self.done < self.kills and any(self.server.job(name)["status"] not in OVER for name in jobs):
             time.sleep(self.random.uniform(0.3, 2.5))
-            if self.random.random() < 0.2:
+            # It is to meet jobs that run: those that it stops wait for half a minute.
+            if self.random.random() < 0.2 and any(self.child(name, b"train-worker") for name in jobs):
                 self.full_disk(jobs)
             else:
                 self.kill(jobs)
@@ -324,7 +325,8 @@ class Test:
         return name
 
     def kill(self, jobs):
-        name, command = self.random.choice(jobs), self.command()
+        running = [name for name in jobs if self.child(name, b"train-worker")]
+        name, command = self.random.choice(running or jobs), self.command()
         victims = self.victims(name, command)
         kind = self.draw(victims)
         if not kind:
@@ -362,7 +364,7 @@ class Test:
         self.say(f"full disk {self.full_moments}: 0 bytes free for {seconds:.1f} s")
         end = time.monotonic() + seconds
         # Jobs stop within a second or so: those that are to die on a full disk do so at once.
-        if self.random.random() < 0.5 and self.done < self.kills:
+        if self.done < self.kills:
             self.kill(jobs)
         time.sleep(self.random.uniform(0, 0.5))
         try:
@@ -419,12 +421,13 @@ class Test:
         except FileNotFoundError:
             count = ""
         has_succeeded = job["status"] == "succeeded" and count.endswith("end\n")
-        has_failed = job["status"] == "failed" and job["error"]["code"] == "command_failed" and "end" not in count
+        has_failed = job["status"] == "failed" and job["error"]["code"] == "command_failed" and not count.endswith("end\n")
         # It is started again where nobody saw it die, and where the disk was full then. One that is killed in its last moment has succeeded.
-        allowed = {True: has_succeeded or has_failed, False: has_succeeded}[any(kind.startswith(PROGRAM) for kind in done)]
-        is_seen = done == {PROGRAM}
-        # Never two of it at once.
-        if not allowed or "end\nend" in count or (is_seen and count.count("begin") > 1):
+        was_killed = any(kind.startswith(PROGRAM) for kind in done)
+        is_allowed = has_succeeded or (was_killed and has_failed)
+        # Never two of it at once, and not again where its end was seen.
+        is_again = done == {PROGRAM} and count.count("begin") > 1
+        if not is_allowed or is_again or "end\nend" in count:
             events = [event["message"] for event in self.server.expect(f"/v1/fine_tuning/jobs/{name}/events?limit=100")["data"]]
             self.miss(f"the command {name}: {count!r} after {sorted(done)}, {job['status']}, {json.dumps(job['error'])}, {events[::-1]}")
         deadline = time.monotonic() + 20
