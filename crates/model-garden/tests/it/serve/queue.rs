@@ -127,6 +127,9 @@ fn any_command_is_a_job() {
     let failing = server.end_of(&submit(&["sh", "-c", "echo sorry; exit 3"]));
     assert_eq!(failing["error"]["code"], json!("command_failed"));
     assert!(failing["error"]["message"].as_str().unwrap().contains("sorry"), "{failing:#}");
+    // How it ended is known without the file that says so to others.
+    let unwritten = server.end_of(&submit(&["sh", "-c", "mkdir -p .guard/exit.json/in-its-place"]));
+    assert_eq!(unwritten["status"], json!("succeeded"), "{unwritten:#}");
     // A code that looks like a signal is a code, unless somebody has asked for the end.
     let failing = server.end_of(&submit(&["sh", "-c", "exit 143"]));
     assert_eq!((&failing["status"], &failing["error"]["code"]), (&json!("failed"), &json!("command_failed")));
