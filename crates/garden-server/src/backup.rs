@@ -4,7 +4,8 @@
 //! archive while jobs go on, save checkpoints and delete old ones. A file that grows meanwhile is taken as far as it went. So each job's folder is at least as far as
 //! its record, which is what the queue brings together at every start. What is of this machine is left out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -37,6 +38,9 @@ const OF_THIS_MACHINE: [&str; 8] = [
     DATASETS,
 ];
 
+/// How often a folder is looked at that changes meanwhile.
+const LOOKS: usize = 20;
+
 /// Why a backup cannot be made or put back.
 #[derive(Debug)]
 pub enum BackupError {
@@ -61,6 +65,7 @@ impl fmt::Display for BackupError {
                 let path = path.display();
                 match error {
                     FolderError::Foreign(_) => write!(f, "`{path}` holds something already"),
+                    FolderError::NoDatabase => write!(f, "`{path}` has no database `garden.db`"),
                     FolderError::Empty => write!(f, "`{path}` is empty: no server has used it"),
                     FolderError::Newer(format) => {
                         write!(f, "`{path}` is of a newer version of model-garden (format {format})")
@@ -175,16 +180,26 @@ fn link(from: &Path, to: &Path, within: &Path) -> Result<usize, BackupError> {
         };
     }
     fs::create_dir_all(to).map_err(of_file(to))?;
-    let mut missing = 0;
-    let entries = match fs::read_dir(from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(1),
-        entries => entries.map_err(of_file(from))?,
-    };
-    for entry in entries {
-        let name = entry.map_err(of_file(from))?.file_name();
-        let within = within.join(&name);
-        if !OF_THIS_MACHINE.iter().any(|known| within == Path::new(known)) {
-            missing += link(&from.join(&name), &to.join(&name), &within)?;
+    // Until a look shows nothing new: a checkpoint may have come, and the one before it gone, since the look before.
+    let (mut missing, mut seen) = (0, HashSet::new());
+    for _ in 0..LOOKS {
+        let new: Vec<OsString> = match fs::read_dir(from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(missing + 1),
+            entries => entries
+                .and_then(|all| all.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
+                .map_err(of_file(from))?
+                .into_iter()
+                .filter(|name| seen.insert(name.clone()))
+                .collect(),
+        };
+        if new.is_empty() {
+            break;
+        }
+        for name in new {
+            let within = within.join(&name);
+            if !OF_THIS_MACHINE.iter().any(|known| within == Path::new(known)) {
+                missing += link(&from.join(&name), &to.join(&name), &within)?;
+            }
         }
     }
     Ok(missing)
@@ -350,6 +365,45 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    /// A job that keeps one checkpoint saves the next ones while its folder is linked.
+    #[test]
+    fn a_checkpoint_is_in_a_backup_at_any_moment() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        const FILES: [&str; 3] = ["a", "b", "c"];
+        let place = std::env::temp_dir().join(format!("garden-link-{}", std::process::id()));
+        let (out, is_over) = (place.join("out"), AtomicBool::new(false));
+        let save = |step: usize| {
+            let draft = out.join("draft");
+            fs::create_dir_all(&draft).unwrap();
+            FILES.iter().for_each(|name| fs::write(draft.join(name), name).unwrap());
+            fs::rename(draft, out.join(format!("checkpoint-{step}"))).unwrap();
+            drop(fs::remove_dir_all(out.join(format!("checkpoint-{}", step.wrapping_sub(1)))));
+        };
+        save(0);
+        let whole = |copy: &Path| {
+            let checkpoints = fs::read_dir(copy).unwrap().flatten().filter(|entry| entry.file_name() != "draft");
+            { checkpoints }.any(|entry| FILES.iter().all(|name| entry.path().join(name).exists()))
+        };
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for step in (1..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    save(step);
+                    // Far more often than any job saves, and far less often than a small folder can be listed.
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+            });
+            let copies = (0..500).map(|number| {
+                let copy = place.join(number.to_string());
+                link(&out, &copy, Path::new("out")).unwrap();
+                whole(&copy)
+            });
+            let lacking = copies.filter(|is_whole| !is_whole).count();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(lacking, 0, "backups of 500 have no checkpoint");
+        });
+        fs::remove_dir_all(place).unwrap();
+    }
 
     #[test]
     fn what_is_no_backup_of_this_version_is_named() {

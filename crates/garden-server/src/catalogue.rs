@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use crate::Server;
 use crate::error::ApiError;
 use crate::job::{JobRecord, Work};
+use crate::store::StoreError;
 
 /// A base model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +105,11 @@ pub(crate) fn find(server: &Server, name: &str) -> Result<Found, ApiError> {
 
 fn find_tuned(server: &Server, name: &str) -> Result<Option<(JobRecord, PathBuf, Option<u64>)>, ApiError> {
     let Some((of, step)) = name.split_once(CHECKPOINT) else {
-        let job = server.store.job_of_result(name)?;
+        let job = match server.store.job_of_result(name) {
+            // The result is there all the same.
+            Err(StoreError::Unreadable(broken)) => Some(crate::jobs::unreadable(&broken)),
+            found => found?,
+        };
         return Ok(job.map(|job| {
             let folder = server.disk.job(job.id()).output();
             (job, folder, None)

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{is_id, new_id};
 use crate::job::JobFolder;
-use crate::store::{FileRecord, Store};
+use crate::store::{FileRecord, Store, StoreError};
 
 /// How long the folder's lock is waited for, and how often it is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -89,6 +89,8 @@ pub enum FolderError {
     Empty,
     /// It holds something, and nothing says that it is a server's: some of what it holds.
     Foreign(Vec<String>),
+    /// It has our folders and no marker, as those of 0.1.0, and no database of ours beside them.
+    NoDatabase,
     /// A newer version of this program wrote it, of this format.
     Newer(u32),
     /// Its database knows less than the folder holds: an older or an empty one is in its place.
@@ -296,6 +298,16 @@ impl Disk {
         }
     }
 
+    /// Does what a full disk must not be in the way of: the reserve is given up for it, piece by piece.
+    pub fn even_if_full<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        loop {
+            match work() {
+                Err(error) if error.is_disk_full() && self.give_reserve() => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Gives a piece of the reserve up; whether there was one.
     pub fn give_reserve(&self) -> bool {
         let Ok(file) = File::options().write(true).open(self.root.join(RESERVE)) else { return false };
@@ -435,6 +447,10 @@ fn look(root: &Path) -> Result<Found, FolderError> {
     // Versions before 0.2 left no marker, but always a database.
     if Store::is_at(&root.join("garden.db")) {
         return Ok(Found::Unmarked);
+    }
+    // One of 0.1.0 was copied without its database, or without the journal in which that may be still.
+    if ["lock"].iter().chain(&FOLDERS).all(|name| held.iter().any(|held| held == name)) {
+        return Err(FolderError::NoDatabase);
     }
     let foreign: Vec<String> =
         held.iter().filter(|name| *name != OF_THE_SYSTEM).map(|name| shown(Path::new(name))).collect();

@@ -176,6 +176,8 @@ impl From<crate::store::StoreError> for ApiError {
             crate::store::StoreError::NoSuchPlace => {
                 ApiError::field("after", "`after` is not the id of anything in this list")
             }
+            // A client would send it again and again after an error of ours.
+            error @ crate::store::StoreError::Unreadable(_) => ApiError::wrong_state(error.to_string()),
             error if error.is_disk_full() => ApiError::no_space("the server's disk is full"),
             error => ApiError::internal("the server's database cannot be used", &error),
         }

@@ -477,7 +477,9 @@ pub(crate) fn unreadable(broken: &Unreadable) -> JobRecord {
     let message =
         format!("the server's record of this job cannot be read ({}); nothing of it was deleted", broken.problem);
     let error = Some(JobError { code: "unreadable_record".into(), message, param: None });
-    JobRecord { error, ..JobRecord::new(order, broken.created_at, Status::Failed, String::new()) }
+    let base = broken.base.clone();
+    let failed = JobRecord::new(order, broken.created_at, Status::Failed, base.clone());
+    JobRecord { error, base, finished_at: broken.finished_at, ..failed }
 }
 
 /// Answers with a job.

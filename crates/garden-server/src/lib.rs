@@ -176,6 +176,10 @@ impl fmt::Display for Error {
                             some_of(held, held.len())
                         )
                     }
+                    FolderError::NoDatabase => write!(
+                        f,
+                        "`{path}` looks like a folder of model-garden 0.1.0, and its database `garden.db` is missing or empty"
+                    ),
                     FolderError::Newer(format) => {
                         write!(f, "`{path}` was written by a newer version of model-garden (format {format})")
                     }
@@ -278,14 +282,9 @@ impl Server {
         self.meter.count_wait(seconds.unsigned_abs());
     }
 
-    /// A change that makes room, so a full disk must not be in its way: the reserve is given up for it, piece by piece.
+    /// A change that makes room, so a full disk must not be in its way.
     fn change_even_if_full<T>(&self, mut change: impl FnMut(&Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        loop {
-            match change(&self.store) {
-                Err(error) if error.is_disk_full() && self.disk.give_reserve() => {}
-                done => return done,
-            }
-        }
+        self.disk.even_if_full(|| change(&self.store))
     }
 
     /// Whether something may be taken that needs space; an error says that there is none.
@@ -390,7 +389,9 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     let broken = |error| Error::Folder(folder.clone(), error);
     let disk = Disk::take(&settings.data_dir).map_err(broken)?;
     let database = disk.database();
-    let store = Store::open(&database).map_err(|error| Error::Database(database.clone(), error))?;
+    // The index of its journal is made anew, and needs space.
+    let opened = disk.even_if_full(|| Store::open(&database));
+    let store = opened.map_err(|error| Error::Database(database.clone(), error))?;
     let news = take_stock(&disk, &store, settings.sets_unknown_aside).map_err(|error| match error {
         Stock::Folder(error) => broken(error),
         Stock::Store(error) => Error::Database(database.clone(), error),

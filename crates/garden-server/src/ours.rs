@@ -46,7 +46,11 @@ pub(crate) async fn health(State(server): State<Arc<Server>>) -> Answer {
         Ok(Err(_)) => HealthPart::Fails,
         Err(_) => HealthPart::Hangs,
     };
-    let queue = if server.since_beat() < crate::queue::HANGS { HealthPart::Ok } else { HealthPart::Hangs };
+    let queue = if server.since_beat() < server.settings.patience * crate::queue::HANGS {
+        HealthPart::Ok
+    } else {
+        HealthPart::Hangs
+    };
     let disk = if server.check_space().is_ok() { HealthPart::Ok } else { HealthPart::Full };
     let health = Health::of(database, queue, disk);
     let mut answer = json_answer(&health)?;

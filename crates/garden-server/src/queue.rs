@@ -37,8 +37,8 @@ const AT_ONCE: usize = 100;
 pub(crate) const RUNNING: usize = 1000;
 /// How often the queue looks by itself.
 const ROUND: Duration = Duration::from_millis(500);
-/// A queue that has not finished a round for this long hangs.
-pub(crate) const HANGS: Duration = Duration::from_secs(60);
+/// A queue that has not finished a round for so many times the server's patience hangs: a minute.
+pub(crate) const HANGS: u32 = 3;
 /// How long a process of a server that was killed may take until it holds its lock.
 const BIRTH: Duration = Duration::from_secs(3);
 /// Bytes of the disk that jobs leave free, so that checkpoints, logs and the database have room for what is under way.

@@ -57,15 +57,15 @@ pub(crate) fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result
 pub(crate) fn finish_deletions(disk: &Disk, store: &Store) -> Result<(), Stock> {
     let (files, jobs) = disk.half_deleted().map_err(|error| Stock::Folder(error.into()))?;
     for id in files {
-        store.delete_file(&id).map_err(Stock::Store)?;
+        disk.even_if_full(|| store.delete_file(&id)).map_err(Stock::Store)?;
     }
     for id in jobs {
         let job = store.job(&id).ok().flatten();
         if let Some(file) = job.and_then(|job| job.result_file).and_then(|id| store.file(&id).ok().flatten()) {
-            store.delete_file(&file.id).map_err(Stock::Store)?;
+            disk.even_if_full(|| store.delete_file(&file.id)).map_err(Stock::Store)?;
             disk.remove(Some(&disk.file(&file)));
         }
-        store.delete_job(&id).map_err(Stock::Store)?;
+        disk.even_if_full(|| store.delete_job(&id)).map_err(Stock::Store)?;
     }
     Ok(())
 }

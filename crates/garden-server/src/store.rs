@@ -11,6 +11,7 @@ mod jobs;
 mod migrations;
 mod records;
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -62,8 +63,11 @@ impl Store {
     /// Whether there is a database of ours, whatever its version. Nothing is changed.
     pub fn is_at(path: &Path) -> bool {
         let look = || -> Result<bool, rusqlite::Error> {
-            // A connection that writes would recover and close the journal of somebody else's database.
-            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            // A connection that writes would recover and close the journal of somebody else's database, and any but one of a file that does not change would begin a journal.
+            let has_journal = journal_of(path).exists();
+            let uri = if has_journal { uri_of(path) } else { uri_of(path) + "?immutable=1" };
+            let connection =
+                Connection::open_with_flags(uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)?;
             connection.busy_timeout(PATIENCE)?;
             let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
             let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('files', 'uploads', 'parts', 'jobs', 'events')";
@@ -208,6 +212,23 @@ fn note_gone(connection: &Connection, table: &str, id: &str) -> Result<(), Store
         format!("INSERT OR REPLACE INTO gone (id, seq, counted_at) SELECT id, seq, {COUNT} FROM {table} WHERE id = ?");
     connection.prepare_cached(&sql)?.execute([id])?;
     Ok(())
+}
+
+/// The write-ahead log beside a database.
+fn journal_of(path: &Path) -> PathBuf {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push("-wal");
+    journal.into()
+}
+
+/// A path as SQLite's options are added to it: no letter of it is one of theirs.
+fn uri_of(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes().iter();
+    let letters = bytes.map(|byte| match byte {
+        b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(*byte).to_string(),
+        other => format!("%{other:02X}"),
+    });
+    std::iter::once("file:".to_string()).chain(letters).collect()
 }
 
 /// Looks at all pages of a database, as far as there is one: one that was copied half, or that a disk has damaged, would fail later, and with what a client was told to be kept.

@@ -12,7 +12,7 @@ use super::{
 use crate::job::{JobRecord, Status};
 
 /// What a record is read from.
-const RECORD: &str = "id, created_at, record";
+const RECORD: &str = "id, created_at, finished_at, base, record";
 
 impl Store {
     /// Notes a job and what happened to it first, unless the same request has made one before.
@@ -258,11 +258,12 @@ fn earlier(connection: &Connection, request: &RequestKey) -> Result<Option<Added
 fn entry_of(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let (id, created_at): (String, i64) = (row.get(0)?, row.get(1)?);
     // Anything may be in a database that a person or a half-written disk has touched.
-    let record = row.get_ref(2)?;
+    let (finished_at, base) = (row.get(2).unwrap_or_default(), row.get(3).unwrap_or_default());
+    let record = row.get_ref(4)?;
     let text = record.as_str().map_err(|error| error.to_string());
     let read = text.and_then(|text| serde_json::from_str::<JobRecord>(text).map_err(|error| error.to_string()));
     let read = read.and_then(|job| if job.id() == id { Ok(job) } else { Err("it is of another job".to_string()) });
-    Ok(read.map(Box::new).map_err(|problem| Unreadable { id, created_at, problem }))
+    Ok(read.map(Box::new).map_err(|problem| Unreadable { id, created_at, finished_at, base, problem }))
 }
 
 fn read_job(connection: &Connection, sql: &str, by: &str) -> Result<Option<JobRecord>, StoreError> {

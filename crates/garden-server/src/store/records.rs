@@ -56,6 +56,10 @@ pub struct Unreadable {
     pub id: String,
     /// When it was made.
     pub created_at: i64,
+    /// When it ended, as far as that was noted beside the record.
+    pub finished_at: Option<i64>,
+    /// The base model, as far as that was noted there.
+    pub base: String,
     /// What is wrong with the record.
     pub problem: String,
 }

@@ -34,11 +34,12 @@ pub fn run(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> 
         Some(folder) if arguments.attach => attach(folder, printer),
         Some(folder) if arguments.stop => stop(folder, printer),
         Some(folder) if arguments.detach => detach(folder, printer),
-        _ => guard(arguments, printer),
+        _ => guard(arguments, printer).map(|(outcome, _)| outcome),
     }
 }
 
-fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
+/// Sees the program through, and says how it ended.
+pub fn guard(arguments: &cli::Run, printer: &Printer) -> Result<(Outcome, Summary), Failure> {
     leave_on_warnings()?;
     let watching = &arguments.watching;
     check_page(watching.report.as_deref())?;
@@ -151,7 +152,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         outcome.code(),
         config.trace.display()
     ));
-    Ok(outcome)
+    Ok((outcome, summary))
 }
 
 fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> Result<PathBuf, Failure> {

@@ -93,6 +93,10 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
             Error::Folder(folder, FolderError::Foreign(_)) => {
                 Some(format!("pass a folder that is empty or new, such as --data-dir {}", folder.join("garden").display()))
             }
+            Error::Folder(_, FolderError::NoDatabase) => Some(
+                "put its `garden.db` back, with the `garden.db-wal` beside it: without a clean end of the server, all of it may be in there. Results are in `jobs/ID/out` also without the database; a server for new jobs gets a new --data-dir. Nothing was touched"
+                    .into(),
+            ),
             Error::Folder(folder, FolderError::KnowsLess { .. }) => Some(format!(
                 "put back the newest `garden.db` that you have (with `garden.db-wal`, if there is one), or start with --set-unknown-aside, which moves what is not known to `{}`; no job and no file was touched",
                 folder.join("unknown").display()

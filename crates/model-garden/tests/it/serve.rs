@@ -201,6 +201,12 @@ fn a_job_runs_to_its_result() {
     assert_eq!(server.get(&format!("/v1/models/{model}")).status, 404);
     assert_eq!(server.get(&format!("/v1/models/{named}")).status, 404);
     assert!(!server.data.join("jobs").join(&id).join("out/adapter_model.safetensors").exists());
+    // What tells of the job stays.
+    for what in ["log", "trace", "report.html"] {
+        assert_eq!(server.get(&format!("/api/jobs/{id}/{what}")).status, 200, "{what}");
+    }
+    let told = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).expect(200);
+    assert_eq!(told["data"].as_array().unwrap().len(), events.len());
     // Those that started from it have their own name for it.
     for job in [second, third] {
         let job = server.end_of(&job);

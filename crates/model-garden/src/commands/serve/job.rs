@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Parser as _;
 use garden_data::{BadRow, Problem};
 use garden_files::Allowance;
-use garden_guard::{Outcome as End, REQUEUE, StateFolder, Summary};
+use garden_guard::{Outcome as End, REQUEUE, StateFolder};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
 use garden_server::fetch::{FetchLimits, fetch_pictures};
@@ -327,24 +327,21 @@ fn run_command(
     if let Err(error) = std::env::set_current_dir(&output) {
         return failed("invalid_command", format!("the job's folder cannot be entered: {error}"));
     }
-    if let Err(failure) = run::run(&arguments, printer) {
-        printer.failure(&failure);
-        return failed("invalid_command", self::words(&failure));
-    }
-    let exit = garden_files::read(&output.join(GUARD).join("exit.json"), garden_files::LARGEST_SETTINGS).ok();
-    match exit.and_then(|text| serde_json::from_slice::<Summary>(&text).ok()) {
+    match run::guard(&arguments, printer) {
+        Err(failure) => {
+            printer.failure(&failure);
+            failed("invalid_command", self::words(&failure))
+        }
         // Whatever code it gave then.
-        Some(summary) if summary.was_asked || summary.outcome == End::StoppedByScheduler => {
+        Ok((_, summary)) if summary.was_asked || summary.outcome == End::StoppedByScheduler => {
             JobOutcome::Stopped { step: None, words: summary.words }
         }
-        Some(summary) if summary.code == 0 => JobOutcome::Done { tokens: None, words: summary.words },
-        Some(summary) => {
-            let code = match summary.outcome {
-                End::Own { .. } | End::StoppedByScheduler => "command_failed",
-                End::StoppedWithCheckpoint | End::BudgetSpent | End::CouldNotSave => "memory_limit",
-            };
+        Ok((_, summary)) if summary.code == 0 => JobOutcome::Done { tokens: None, words: summary.words },
+        Ok((_, summary)) => {
+            // A kill from outside may be the kernel's, for want of memory, or anybody's: only what the guard has stopped was at the limit.
+            let is_at_limit = summary.attempts.last().is_some_and(|attempt| attempt.stopped_because.is_some());
+            let code = if is_at_limit { "memory_limit" } else { "command_failed" };
             failed(code, format!("{} (exit code {}){}", summary.words, summary.code, last_lines(folder)))
         }
-        None => failed("command_failed", "the guard does not say how the command ended".into()),
     }
 }

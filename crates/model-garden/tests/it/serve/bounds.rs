@@ -214,8 +214,8 @@ rm -f $name; mkfifo $name; done; echo made; kill -9 $PPID; sleep 20";
     let other = id_of(&server.post("/api/jobs", &json!({"command": ["sleep", "1"]})).expect(200));
     assert_eq!(server.end_of(&other)["status"], json!("succeeded"));
     for what in ["log", "trace", "diagnosis", "plan", "report.html"] {
-        let status = server.get(&format!("/api/jobs/{id}/{what}")).status;
-        assert!((400..500).contains(&status), "{what}: {status}");
+        let refused = server.get(&format!("/api/jobs/{id}/{what}")).expect(400);
+        assert_eq!(refused["error"]["code"], json!("wrong_state"), "{what}: {refused}");
     }
     let archive = data.with_extension("tar");
     let words = ["serve", "backup", archive.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
@@ -224,8 +224,105 @@ rm -f $name; mkfifo $name; done; echo made; kill -9 $PPID; sleep 20";
         server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({}));
     }
     server.end_of_any(&id);
+    // Whoever follows it has its events, and the end of it.
+    let followed = server.get(&format!("/api/jobs/{id}/live")).text();
+    assert!(followed.contains("event: event") && followed.trim_end().ends_with("event: end\ndata: {}"), "{followed}");
     server.delete(&format!("/api/jobs/{id}")).expect(200);
     server.get("/health").expect(200);
+}
+
+/// The same in the places of results and of clients' files, which another command can reach: they are not there, and nobody waits for them. There are more requests
+/// than threads that could wait.
+#[test]
+fn pipes_in_the_places_of_results_are_not_there() {
+    let server = Server::start(&scratch("serve-pipes-results"), &[]);
+    let file = server.upload(&rows(4));
+    let job = server.end_of(&server.submit(&order(&file, 1)));
+    let [id, model, table] =
+        [&job["id"], &job["fine_tuned_model"], &job["result_files"][0]].map(|text| text.as_str().unwrap());
+    let out = server.data.join("jobs").join(id).join("out");
+    let files = fs::read_dir(server.data.join("files")).unwrap().flatten().map(|entry| entry.path());
+    let results = ["adapter_model.safetensors", "README.md", garden_run::REPORT, garden_run::TRACE];
+    for path in files.chain(results.map(|name| out.join(name))).chain([out.join("../job.log")]) {
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    }
+    let asked = [
+        (format!("/v1/files/{file}/content"), 404, "not_found"),
+        (format!("/v1/files/{table}/content"), 404, "not_found"),
+        (format!("/api/models/{model}/files/adapter_model.safetensors"), 404, "not_found"),
+        (format!("/api/models/{model}/files/README.md"), 404, "not_found"),
+        (format!("/api/jobs/{id}/log"), 400, "wrong_state"),
+        (format!("/api/jobs/{id}/trace"), 400, "wrong_state"),
+        (format!("/api/jobs/{id}/diagnosis"), 400, "wrong_state"),
+        (format!("/api/jobs/{id}/report.html"), 400, "wrong_state"),
+    ];
+    let began = Instant::now();
+    std::thread::scope(|all| {
+        for (path, status, code) in std::iter::repeat_n(&asked, 20).flatten() {
+            let server = &server;
+            all.spawn(move || {
+                let refused = server.get(path).expect(*status);
+                assert_eq!(refused["error"]["code"], json!(code), "{path}: {refused}");
+            });
+        }
+    });
+    let archive = server.get(&format!("/api/models/{model}/archive"));
+    let names = String::from_utf8_lossy(&archive.body).into_owned();
+    assert!(archive.status == 200 && names.contains("adapter_config.json") && !names.contains("adapter_model"));
+    server.get("/health").expect(200);
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+}
+
+/// Stops one thread of a process for as long as the answer lives; nothing where that is not allowed.
+fn stop_thread(pid: u32, name: &str) -> Option<Killed> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let is_named =
+        |thread: &fs::DirEntry| fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let thread = { threads }.find(is_named).unwrap().file_name().into_string().unwrap();
+    // PTRACE_SEIZE, PTRACE_INTERRUPT and __WALL. The thread goes on when its tracer ends.
+    let script = "import ctypes, os, sys, time
+call = ctypes.CDLL(None).ptrace
+call.argtypes = [ctypes.c_long] * 4
+thread = int(sys.argv[1])
+if call(0x4206, thread, 0, 0) or call(0x4207, thread, 0, 0):
+    sys.exit(1)
+os.waitpid(thread, 0x40000000)
+print('held', flush=True)
+time.sleep(600)";
+    let mut command = Command::new("python3");
+    let child = command.args(["-c", script, &thread]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = Killed(child.ok()?);
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take()?).read_line(&mut line).ok()?;
+    (line.trim() == "held").then_some(child)
+}
+
+/// A queue that has not ended a round for a minute; here, for three seconds.
+#[test]
+fn health_tells_of_a_queue_that_stands_still() {
+    let server = Server::start(&scratch("serve-queue-hangs"), &["--patience", "1s"]);
+    let queue = || {
+        let health = server.get("/health");
+        let parts = health.json();
+        assert_eq!((&parts["database"], &parts["disk"]), (&json!("ok"), &json!("ok")), "{parts}");
+        assert_eq!(health.status, if parts["queue"] == "ok" { 200 } else { 503 }, "{parts}");
+        parts["queue"].as_str().unwrap().to_string()
+    };
+    assert_eq!(queue(), "ok");
+    let Some(held) = stop_thread(server.process.0.id(), "queue") else {
+        return garden_testing::skip("a thread of another process cannot be stopped here (ptrace)");
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let until = |state: &str| {
+        while queue() != state {
+            assert!(Instant::now() < deadline, "the queue never is `{state}`");
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    };
+    until("hangs");
+    drop(held);
+    until("ok");
 }
 
 /// A disk of its own, where this machine lets us mount one.
@@ -288,9 +385,18 @@ fn a_full_disk_is_waited_for() {
     );
     let id = server.submit(&order(&file, 30));
     server.wait(&id, |job| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 6));
+    let metric = |name: &str| -> f64 {
+        let text = server.get("/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in:\n{text}")).parse().unwrap()
+    };
+    let [free, failed] = ["model_garden_disk_free_bytes", "model_garden_responses_total{class=\"5xx\"}"];
+    let before = [metric(free), metric(failed)];
     disk.fill();
     let full = server.get("/health");
     assert_eq!((full.status, full.json()["disk"].clone()), (503, json!("full")));
+    assert_eq!(full.json()["database"], json!("ok"));
+    assert!(metric(free) < 1e6 && before[0] > metric(free) && metric(failed) == before[1] + 1.0, "{before:?}");
     // What makes room can be done with nothing left, again and again.
     server.delete(&format!("/v1/files/{other}")).expect(200);
     let held =
@@ -302,6 +408,27 @@ fn a_full_disk_is_waited_for() {
     assert_eq!(server.end_of(&id)["status"], json!("succeeded"), "{:#}", server.job(&id));
     assert_eq!(adapter(&server, &id), expected, "the result is that of a job that nothing happened to");
     server.get("/health").expect(200);
+}
+
+/// A server that is started while the disk has no byte left, and with deletions to go on with.
+#[test]
+fn a_server_starts_with_nothing_left_on_the_disk() {
+    let Some(disk) = SmallDisk::new("serve-full-start", 32) else {
+        return garden_testing::skip("a disk of its own cannot be mounted here");
+    };
+    let data = disk.0.join("data");
+    let server = Server::start(&data, &[]);
+    let (gone, file, other) = (server.upload("{}\n"), server.upload("{}\n"), server.upload("{}\n"));
+    drop(server);
+    fs::rename(data.join(format!("files/{gone}.jsonl")), data.join("incoming").join(&gone)).unwrap();
+    // What SQLite begins anew when the first process opens the database: others may take its space in that moment.
+    fs::remove_file(data.join("garden.db-shm")).unwrap();
+    disk.fill();
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.get("/health").expect(503)["disk"], json!("full"));
+    assert_eq!(server.get(&format!("/v1/files/{file}/content")).text(), "{}\n");
+    assert_eq!(server.get(&format!("/v1/files/{gone}")).status, 404);
+    server.delete(&format!("/v1/files/{other}")).expect(200);
 }
 
 /// More downloads that nobody reads than there may be connections, and others that say nothing, beside a client of another address that wants something. The server has

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -374,18 +374,65 @@ print(json.dumps(events))";
     serde_json::from_slice(&ended.stdout).ok().filter(|_| ended.status.success())
 }
 
-/// The folder of 0.1.0, which has no marker: it is opened as it is, and what was under way goes on.
-#[test]
-fn the_folder_of_an_earlier_version_is_opened() {
-    let place = scratch("serve-earlier");
+/// A folder as 0.1.0 wrote it: without a marker, and with nearly all of its database in the journal beside that.
+fn folder_of_an_earlier_version(name: &str) -> Option<PathBuf> {
+    let place = scratch(name);
     fs::create_dir_all(&place).unwrap();
     let archive = repository("testdata/server/data-dir-0.1.0.tar.xz");
     let code = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])";
     let unpacked = Command::new("python3").args(["-c", code]).arg(archive).arg(&place).status();
     if !unpacked.is_ok_and(|status| status.success()) {
-        return garden_testing::skip("python3 with lzma is needed to unpack a data dir");
+        garden_testing::skip("python3 with lzma is needed to unpack a data dir");
+        return None;
     }
-    let data = place.join("garden-data");
+    Some(place.join("garden-data"))
+}
+
+/// One that was copied without its database, or without the journal: what to do is said, and with both it is opened. So is one in which nothing is.
+#[test]
+fn the_folder_of_an_earlier_version_without_its_database_is_refused() {
+    let Some(data) = folder_of_an_earlier_version("serve-earlier-cut") else { return };
+    let whole = database(&data);
+    let without_journal: Vec<_> = whole.iter().filter(|(name, _)| *name == "garden.db").cloned().collect();
+    let nothing = vec![("garden.db", Vec::new())];
+    for cut in [without_journal, nothing, Vec::new()] {
+        put_back(&data, &cut);
+        let before = held(&data);
+        let told = refused(&data, &[]);
+        assert!(told.contains("looks like a folder of model-garden 0.1.0"), "{told}");
+        assert!(told.contains("hint: put its `garden.db` back, with the `garden.db-wal` beside it"), "{told}");
+        assert!(told.contains("Nothing was touched") && held(&data) == before, "{told}");
+    }
+    put_back(&data, &whole);
+    let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
+    let server = Server::start(&data, &[]);
+    let listed = server.get("/v1/fine_tuning/jobs").expect(200);
+    assert_eq!(listed["data"].as_array().unwrap().len(), expected["jobs"].as_object().unwrap().len());
+    drop(server);
+
+    let Some(data) = folder_of_an_earlier_version("serve-earlier-empty") else { return };
+    let code = "import sqlite3, sys
+base = sqlite3.connect(sys.argv[1])
+for table in ['files', 'uploads', 'parts', 'jobs', 'metadata', 'events']:
+    base.execute('DELETE FROM ' + table)
+base.commit()";
+    let emptied = Command::new("python3").args(["-c", code]).arg(data.join("garden.db")).status();
+    if !emptied.is_ok_and(|status| status.success()) {
+        return garden_testing::missing("python3 with sqlite3");
+    }
+    for folder in ["files", "jobs"] {
+        fs::remove_dir_all(data.join(folder)).unwrap();
+        fs::create_dir(data.join(folder)).unwrap();
+    }
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.get("/v1/fine_tuning/jobs").expect(200)["data"], json!([]));
+    server.upload("{}\n");
+}
+
+/// The folder of 0.1.0, which has no marker: it is opened as it is, and what was under way goes on.
+#[test]
+fn the_folder_of_an_earlier_version_is_opened() {
+    let Some(data) = folder_of_an_earlier_version("serve-earlier") else { return };
     let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
     let jobs = expected["jobs"].as_object().unwrap();
     let before = held(&data.join("files")).1;
@@ -403,6 +450,12 @@ fn the_folder_of_an_earlier_version_is_opened() {
         if status == "paused" {
             server.post(&format!("/v1/fine_tuning/jobs/{job}/resume"), &json!({})).expect(200);
         }
+    }
+    // What clients had sent is given out as it was.
+    for file in expected["files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap()) {
+        let kept = &before[&format!("{file}.jsonl")];
+        assert_eq!(server.get(&format!("/v1/files/{file}/content")).body, *kept, "{file}");
+        assert_eq!(server.get(&format!("/v1/files/{file}")).expect(200)["bytes"], json!(kept.len()), "{file}");
     }
     // What is over is as it was, for whoever asks: results, their tables, and all that happened.
     assert!(!results.is_empty(), "nothing was over");
@@ -428,4 +481,7 @@ fn the_folder_of_an_earlier_version_is_opened() {
         let expected = if status == "failed" { "failed" } else { "succeeded" };
         assert_eq!(ended["status"], json!(expected), "was {status}: {ended:#}");
     }
+    // A job that is sent now has the result of those that had waited with the same settings, one of which had been sent twice.
+    let waited: Vec<&String> = jobs.iter().filter(|(_, status)| *status == "queued").map(|(job, _)| job).collect();
+    assert!(waited.len() > 1 && waited.iter().all(|job| adapter(&server, job) == adapter(&server, waited[0])));
 }

@@ -120,9 +120,17 @@ fn a_folder_that_was_moved_goes_on() {
 fn a_record_that_cannot_be_read_is_shown_and_stops_nothing() {
     let data = scratch("serve-unreadable");
     let server = Server::start(&data, &["--allow-commands"]);
+    let file = server.upload(&rows(4));
+    let tuned = server.submit(&order(&file, 1));
+    let model = server.end_of(&tuned)["fine_tuned_model"].as_str().unwrap().to_string();
+    let weights = adapter(&server, &tuned);
     let broken =
         server.post("/api/jobs", &json!({"command": ["sleep", "0"]})).expect(200)["id"].as_str().unwrap().to_string();
-    server.end_of(&broken);
+    let ended = server.end_of(&broken)["finished_at"].clone();
+    let paused = server.post("/api/jobs", &json!({"command": ["sleep", "600"]})).expect(200);
+    let paused = paused["id"].as_str().unwrap().to_string();
+    drop(server.post(&format!("/v1/fine_tuning/jobs/{paused}/pause"), &json!({})).expect(200));
+    server.wait(&paused, |job| job["model_garden"]["status"] == "paused");
     drop(server);
     let code = "import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute(\"UPDATE jobs SET record = '{', status = 'queued'\"); base.commit()";
     let changed = Command::new("python3").args(["-c", code]).arg(data.join("garden.db")).status();
@@ -133,13 +141,40 @@ fn a_record_that_cannot_be_read_is_shown_and_stops_nothing() {
     let good = server.post("/api/jobs", &json!({"command": ["true"]})).expect(200)["id"].as_str().unwrap().to_string();
     assert_eq!(server.end_of(&good)["status"], json!("succeeded"));
     let listed = server.get("/v1/fine_tuning/jobs").expect(200);
-    let shown = &listed["data"][1];
-    assert_eq!((&shown["id"], &shown["status"]), (&json!(broken), &json!("failed")));
-    assert_eq!(shown["error"]["code"], json!("unreadable_record"));
-    assert_eq!(server.job(&broken)["error"]["code"], json!("unreadable_record"));
+    // When it ended is told where that is known, and nothing is made up where it is not.
+    for (row, id, finished) in [(1, &paused, &Value::Null), (2, &broken, &ended)] {
+        let shown = &listed["data"][row];
+        assert_eq!((&shown["id"], &shown["status"]), (&json!(id), &json!("failed")));
+        assert_eq!(&shown["finished_at"], finished, "{shown:#}");
+        assert_eq!((&shown["fine_tuned_model"], &shown["result_files"]), (&Value::Null, &json!([])));
+        assert_eq!((&shown["error"]["code"], &shown["error"]["param"]), (&json!("unreadable_record"), &Value::Null));
+        assert!(shown["error"]["message"].as_str().unwrap().contains("cannot be read"), "{shown:#}");
+        assert_eq!(server.job(id), *shown);
+        // As with any other that has failed, and with a status that clients do not send again.
+        for wish in ["cancel", "pause", "resume"] {
+            let refused = server.post(&format!("/v1/fine_tuning/jobs/{id}/{wish}"), &json!({})).expect(400);
+            assert_eq!(refused["error"]["code"], json!("wrong_state"), "{refused}");
+        }
+        server.get(&format!("/v1/fine_tuning/jobs/{id}/events")).expect(200);
+        server.get(&format!("/v1/fine_tuning/jobs/{id}/checkpoints")).expect(200);
+    }
+    assert!(ended.is_number());
     assert!(data.join("jobs").join(&broken).exists(), "nothing of it was deleted");
     server.get("/health").expect(200);
+    // A result is there and can be trained on, and is deleted with its job only.
+    assert_eq!(server.get(&format!("/v1/models/{model}")).expect(200)["id"], json!(model));
+    assert_eq!(server.get(&format!("/api/models/{model}/files/adapter_model.safetensors")).body, weights);
+    let refused = server.delete(&format!("/v1/models/{model}")).expect(400);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("cannot be read"), "{refused}");
+    let mut more = order(&file, 1);
+    more["model"] = json!(model);
+    let more = server.submit(&more);
+    assert_eq!(server.end_of(&more)["status"], json!("succeeded"));
+    server.delete(&format!("/api/jobs/{more}")).expect(200);
+    server.delete(&format!("/api/jobs/{tuned}")).expect(200);
+    assert_eq!(server.get(&format!("/v1/models/{model}")).status, 404);
     // Whoever does not want it any more deletes it.
     server.delete(&format!("/api/jobs/{broken}")).expect(200);
+    server.delete(&format!("/api/jobs/{paused}")).expect(200);
     assert_eq!(server.get("/v1/fine_tuning/jobs").expect(200)["data"].as_array().unwrap().len(), 1);
 }

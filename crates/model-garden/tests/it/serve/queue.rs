@@ -127,6 +127,9 @@ fn any_command_is_a_job() {
     let failing = server.end_of(&submit(&["sh", "-c", "echo sorry; exit 3"]));
     assert_eq!(failing["error"]["code"], json!("command_failed"));
     assert!(failing["error"]["message"].as_str().unwrap().contains("sorry"), "{failing:#}");
+    // How it ended is known without the file that says so to others.
+    let unwritten = server.end_of(&submit(&["sh", "-c", "mkdir -p .guard/exit.json/in-its-place"]));
+    assert_eq!(unwritten["status"], json!("succeeded"), "{unwritten:#}");
     // A code that looks like a signal is a code, unless somebody has asked for the end.
     let failing = server.end_of(&submit(&["sh", "-c", "exit 143"]));
     assert_eq!((&failing["status"], &failing["error"]["code"]), (&json!("failed"), &json!("command_failed")));
@@ -136,6 +139,33 @@ fn any_command_is_a_job() {
     server.wait(&asked, |job| job["model_garden"]["status"] == "paused");
     act(&server, &asked, "cancel").expect(200);
     assert_eq!(server.end_of(&asked)["status"], json!("cancelled"));
+}
+
+/// Who kills a program may be anybody: nothing is said about a limit that nobody has seen it at.
+#[test]
+fn a_command_that_is_killed_has_failed_and_one_at_its_limit_is_told_apart() {
+    let server = Server::start(&scratch("serve-killed"), &["--allow-commands", "--slots", "2"]);
+    let made = server.post("/api/jobs", &counting(600)).expect(200);
+    let killed = made["id"].as_str().unwrap();
+    server.wait(killed, |job| job["model_garden"]["memory_bytes"].is_number());
+    let program = program_of(&server, killed);
+    std::process::Command::new("kill").args(["-9", &program.to_string()]).status().unwrap();
+    let job = server.end_of(killed);
+    assert_eq!((&job["status"], &job["error"]["code"]), (&json!("failed"), &json!("command_failed")), "{job:#}");
+    assert!(job["error"]["message"].as_str().unwrap().contains("killed (signal 9"), "{job:#}");
+    let count = std::fs::read_to_string(server.data.join("jobs").join(killed).join("out/count")).unwrap();
+    assert_eq!(count, "begin\n", "it is not started again");
+    let script = "import time\nheld = []\nwhile True: held.append(b'x' * (16 << 20)); time.sleep(0.05)";
+    let body = json!({"command": ["python3", "-c", script], "memory_limit": "300MB"});
+    let large = server.post("/api/jobs", &body).expect(200);
+    let job = server.end_of(large["id"].as_str().unwrap());
+    assert_eq!((&job["status"], &job["error"]["code"]), (&json!("failed"), &json!("memory_limit")), "{job:#}");
+}
+
+/// The process of a command's own program.
+fn program_of(server: &Server, id: &str) -> u64 {
+    let state = std::fs::read(server.data.join("jobs").join(id).join("out/.guard/state.json")).unwrap();
+    serde_json::from_slice::<Value>(&state).unwrap()["program_pid"].as_u64().unwrap()
 }
 
 /// A program that tells when it begins and when it ends.
@@ -155,8 +185,7 @@ fn a_command_whose_guard_is_killed_runs_once_at_a_time() {
     let id = server.post("/api/jobs", &counting(4)).expect(200)["id"].as_str().unwrap().to_string();
     let folder = server.data.join("jobs").join(&id);
     server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
-    let state: Value = serde_json::from_slice(&std::fs::read(folder.join("out/.guard/state.json")).unwrap()).unwrap();
-    let program = state["program_pid"].as_u64().unwrap();
+    let program = program_of(&server, &id);
     let (guard, _) = workers(&server.data, &id);
     std::process::Command::new("kill").args(["-9", &guard.unwrap().to_string()]).status().unwrap();
     let job = server.end_of(&id);
@@ -175,13 +204,12 @@ fn a_command_whose_guard_is_killed_runs_once_at_a_time() {
     // Cancelled while nobody guards it, its program ends, too.
     let id = server.post("/api/jobs", &counting(600)).expect(200)["id"].as_str().unwrap().to_string();
     server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
-    let folder = server.data.join("jobs").join(&id);
-    let state: Value = serde_json::from_slice(&std::fs::read(folder.join("out/.guard/state.json")).unwrap()).unwrap();
+    let program = program_of(&server, &id);
     let (guard, _) = workers(&server.data, &id);
     server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({})).expect(200);
     std::process::Command::new("kill").args(["-9", &guard.unwrap().to_string()]).status().unwrap();
     assert_eq!(server.end_of(&id)["status"], json!("cancelled"));
-    assert!(!is_running(state["program_pid"].as_u64().unwrap()));
+    assert!(!is_running(program));
 }
 
 /// Processes that work for a server's jobs: (supervisor, trainer).
