@@ -74,35 +74,50 @@ pub struct SkippedRow {
     pub error: Error,
 }
 
-/// Number and size of a loader's buffers.
+/// Number and size of what a loader holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoaderBuffers {
     /// Number of patch buffers.
     pub buffers: usize,
     /// Bytes per buffer.
     pub buffer_bytes: usize,
+    /// Micro-batches that may wait, whatever is in them.
+    pub waiting: usize,
+    /// Bytes of a micro-batch's tokens and labels.
+    pub row_bytes: usize,
 }
 
 impl LoaderBuffers {
     /// The buffers for these settings: as many as may wait, but at least one to fill, and one held by the trainer.
-    pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderBuffers {
-        LoaderBuffers::of_settings(&processor.images, patches, ahead)
+    pub fn of(processor: &Processor, (patches, tokens): (usize, usize), ahead: Ahead) -> LoaderBuffers {
+        LoaderBuffers::of_settings(&processor.images, (patches, tokens), ahead)
     }
 
-    /// The buffers, computed without a model folder.
-    pub fn of_settings(images: &ImageSettings, patches: usize, ahead: Ahead) -> LoaderBuffers {
+    /// The buffers for the largest micro-batch's patches and tokens, computed without a model folder.
+    pub fn of_settings(images: &ImageSettings, (patches, tokens): (usize, usize), ahead: Ahead) -> LoaderBuffers {
         let buffer_bytes = patches * images.patch_values() * size_of::<f32>();
-        match ahead.bytes.checked_div(buffer_bytes) {
-            Some(waiting) => LoaderBuffers { buffers: waiting.clamp(1, most_waiting(ahead)) + 1, buffer_bytes },
-            None => LoaderBuffers::default(),
-        }
+        let row_bytes = 2 * tokens * size_of::<i32>();
+        let waiting = match ahead.bytes.checked_div(buffer_bytes.max(row_bytes)) {
+            Some(waiting) => waiting.clamp(1, most_waiting(ahead)),
+            None => most_waiting(ahead),
+        };
+        let buffers = if buffer_bytes > 0 { waiting + 1 } else { 0 };
+        LoaderBuffers { buffers, buffer_bytes, waiting, row_bytes }
     }
 
-    /// Total bytes.
+    /// Bytes of all buffers.
     pub fn bytes(self) -> usize {
         self.buffers * self.buffer_bytes
     }
+
+    /// Bytes of the tokens of all micro-batches that wait, and of one that is being made by each thread.
+    pub fn token_bytes(self, ahead: Ahead) -> usize {
+        (self.waiting + ahead.threads.max(1)) * self.row_bytes
+    }
 }
+
+/// What a micro-batch takes of the room for those that wait: more than its struct has, whose size counts at least.
+const PLACE: usize = 1 << 10;
 
 /// Maximum number of waiting micro-batches: beyond a few per thread they only cost memory.
 fn most_waiting(ahead: Ahead) -> usize {
@@ -137,13 +152,12 @@ impl Loader {
         settings: LoaderSettings,
         numbers: std::ops::Range<usize>,
     ) -> Loader {
-        let planned = LoaderBuffers::of(&processor, settings.patches, settings.ahead);
+        let planned = LoaderBuffers::of(&processor, (settings.patches, settings.tokens), settings.ahead);
         let threads = settings.ahead.threads.max(1);
         let collators = (0..threads).map(|_| Collator::empty(&processor, settings.patches)).collect();
         let buffers = (0..planned.buffers).map(|_| touched(planned.buffer_bytes / size_of::<f32>())).collect();
-        // Waiting micro-batches are bounded by the number of buffers.
-        let bytes = (planned.buffers.saturating_sub(1) * planned.buffer_bytes).max(1);
-        let ahead = Ahead { threads, bytes: if planned.buffers == 0 { settings.ahead.bytes } else { bytes } };
+        // Waiting micro-batches are bounded by their number: one without pictures is small, but then it is not alone.
+        let ahead = Ahead { threads, bytes: planned.waiting * PLACE };
         let shared = Arc::new(Shared {
             dataset,
             processor,
@@ -153,13 +167,17 @@ impl Loader {
             buffers: Mutex::new(buffers),
         });
         let maker = shared.clone();
-        let size = move |made: &Result<MicroBatch, Error>| made.as_ref().map_or(1, |batch| batch.bytes(planned));
-        Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), size), shared }
+        Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), |_| PLACE), shared }
     }
 
     /// The next micro-batch, if it is ready.
     pub fn next_if_ready(&mut self) -> Option<Result<MicroBatch, Error>> {
         self.prefetch.next_if_ready()
+    }
+
+    /// Micro-batches that wait or are being made.
+    pub fn waiting(&self) -> usize {
+        self.prefetch.held_bytes() / PLACE
     }
 
     /// Returns the pixel buffer of a finished micro-batch for reuse.
@@ -175,15 +193,6 @@ impl Iterator for Loader {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.prefetch.next()
-    }
-}
-
-impl MicroBatch {
-    /// Bytes of loader memory held: a whole buffer, however little of it is filled.
-    fn bytes(&self, planned: LoaderBuffers) -> usize {
-        let tokens: usize = self.rows.iter().map(|row| row.tokens.len()).sum();
-        let pixels = if self.images.pixels.capacity() > 0 { planned.buffer_bytes } else { 0 };
-        pixels.max(2 * tokens * size_of::<i32>())
     }
 }
 

@@ -183,7 +183,7 @@ impl<'a> PlanInput<'a> {
             driver_bytes,
             limits: job.limits,
             answers: job.answers,
-            loader: LoaderBuffers::of_settings(images, job.limits.patches, job.recipe.ahead()),
+            loader: LoaderBuffers::of_settings(images, (job.limits.patches, job.limits.tokens), job.recipe.ahead()),
             tokenizer_bytes: std::fs::metadata(job.base.join("tokenizer.json")).ok().map(|file| file.len()),
             index_bytes: prepared.index_bytes as u64,
             evaluates: job.eval.is_some(),

@@ -122,10 +122,33 @@ fn a_row_that_became_longer_than_was_planned_is_bad() {
 fn room_is_buffers_of_the_largest_micro_batch() {
     let processor = processor();
     let values = processor.images.patch_values() * 4;
-    let of = |patches, threads, bytes| LoaderBuffers::of(&processor, patches, Ahead { threads, bytes });
+    let of = |patches, threads, bytes| LoaderBuffers::of(&processor, (patches, 10), Ahead { threads, bytes });
     // One waits and one is in use, even if nothing may wait; more only where there is room, and a few for each thread.
-    assert_eq!(of(100, 2, 0), LoaderBuffers { buffers: 2, buffer_bytes: 100 * values });
+    let least = LoaderBuffers { buffers: 2, buffer_bytes: 100 * values, waiting: 1, row_bytes: 80 };
+    assert_eq!(of(100, 2, 0), least);
     assert_eq!(of(100, 2, 350 * values).buffers, 4);
     assert_eq!(of(100, 1, 1 << 40).buffers, 5);
-    assert_eq!(of(0, 2, 1 << 30).bytes(), 0);
+    // Rows without pictures wait, too, and no more of them.
+    let texts = of(0, 2, 1 << 30);
+    assert_eq!((texts.bytes(), texts.waiting, texts.token_bytes(Ahead { threads: 2, bytes: 1 << 30 })), (0, 8, 800));
+    assert_eq!(of(0, 2, 200).waiting, 2);
+}
+
+#[test]
+fn micro_batches_of_texts_wait_in_small_numbers() {
+    let folder = folder("texts");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("train.jsonl");
+    let line = |row: usize| format!("{{\"prompt\": \"{row}\", \"response\": \"{}\"}}\n", row * 3);
+    std::fs::write(&path, (0..400).map(line).collect::<String>()).unwrap();
+    let dataset = Arc::new(Dataset::open(&path).unwrap());
+    let batches = Batches::new(400, [].into(), 2, None);
+    let loader = Loader::new(dataset, processor(), batches, settings(0, 2, 1 << 28, BadRow::Stop), 0..200);
+    // Nobody takes one: it must not go on to the memory that pictures may have.
+    let begin = std::time::Instant::now();
+    while loader.waiting() < 8 && begin.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(loader.waiting(), 8);
 }

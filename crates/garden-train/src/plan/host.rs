@@ -38,6 +38,8 @@ const DECODER: u64 = 1 << 19;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
+/// Micro-batches as the device takes them: the one that it computes, and the next.
+const BATCHES: usize = 2;
 /// A tensor that is written is there twice.
 const SAVED_COPIES: u64 = 2;
 /// An evaluation has a loader of its own, with one micro-batch that waits and one in hand.
@@ -160,8 +162,8 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         line(PlanItem::Index, input.index_bytes, "positions of rows in their files".to_string(), Exactness::Exact),
         line(
             PlanItem::HostBatch,
-            (plan.bytes(Purpose::Batch) - pixels) as u64,
-            "tokens, positions and angles before they go to the device".to_string(),
+            (BATCHES * (plan.bytes(Purpose::Batch) - pixels) + loader.token_bytes(recipe.ahead())) as u64,
+            format!("tokens of {} micro-batches, positions and angles of {BATCHES}", loader.waiting),
             estimated,
         ),
         line(

@@ -406,7 +406,11 @@ impl Planning<'_> {
                 let driver_bytes = self.driver_bytes();
                 let prepared = self.prepared(recipe)?;
                 let input = PlanInput::of_job(prepared, &subject.checkpoint, &subject.images, driver_bytes);
-                let loader = LoaderBuffers::of_settings(&subject.images, input.limits.patches, recipe.ahead());
+                let loader = LoaderBuffers::of_settings(
+                    &subject.images,
+                    (input.limits.patches, input.limits.tokens),
+                    recipe.ahead(),
+                );
                 MemoryPlan::of(&PlanInput { recipe, loader, ..input })
             }
             false => {
@@ -426,7 +430,11 @@ impl Planning<'_> {
                     driver_bytes: self.driver_bytes(),
                     limits,
                     answers: None,
-                    loader: LoaderBuffers::of_settings(&subject.images, limits.patches, recipe.ahead()),
+                    loader: LoaderBuffers::of_settings(
+                        &subject.images,
+                        (limits.patches, limits.tokens),
+                        recipe.ahead(),
+                    ),
                     tokenizer_bytes: subject.tokenizer_bytes,
                     index_bytes: 0,
                     evaluates: false,
