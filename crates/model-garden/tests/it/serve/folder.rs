@@ -481,7 +481,7 @@ fn the_folder_of_an_earlier_version_is_opened() {
         let expected = if status == "failed" { "failed" } else { "succeeded" };
         assert_eq!(ended["status"], json!(expected), "was {status}: {ended:#}");
     }
-    // A job that is sent now has the result of those that had waited with the same settings, one of which had been sent twice.
+    // Two of them had waited with the same settings, and have the same result.
     let waited: Vec<&String> = jobs.iter().filter(|(_, status)| *status == "queued").map(|(job, _)| job).collect();
     assert!(waited.len() > 1 && waited.iter().all(|job| adapter(&server, job) == adapter(&server, waited[0])));
 }
