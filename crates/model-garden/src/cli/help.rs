@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Look at the memory of any program", &["monitor", "diagnose", "compare", "bisect", "audit"]),
     ("Guard a run", &["run"]),
     ("Train a vision-language model", &["demo", "check", "preview", "plan", "train-vision", "report", "bench"]),
-    ("Use the result", &["generate", "export", "quantise", "serve"]),
+    ("Use the result", &["generate", "chat", "export", "quantise", "serve"]),
     ("This machine and this program", &["doctor", "devices", "completions", "man"]),
 ];
 
