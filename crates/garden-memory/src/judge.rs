@@ -4,7 +4,7 @@
 //! explanation (`leak.rs`)?
 
 use crate::diagnosis::{Mechanism, Verdict};
-use crate::drift::{change, drift, most_since};
+use crate::drift::{agreeing, change, drift, most_since};
 use crate::growth::{
     AFTER_KNEE, BREAK, Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee,
     rises_now, stretch,
@@ -110,6 +110,14 @@ pub(crate) struct JumpCount {
 
 /// Judges a shape.
 pub(crate) fn judge(shape: &Shape, passes: Passes) -> Finding {
+    let finding = find(shape, passes);
+    Finding { growth: finding.growth.map(|growth| agreeing(shape, growth)), ..finding }
+}
+
+fn find(shape: &Shape, passes: Passes) -> Finding {
+    if only_swings(shape) {
+        return quiet(shape);
+    }
     let levels = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]);
     let lowest = levels.fold(f64::INFINITY, f64::min);
     let retained = shape.present_level() - lowest;
@@ -162,6 +170,18 @@ fn quiet(shape: &Shape) -> Finding {
         Waves::None => (Verdict::Flat, Mechanism::None),
     };
     Finding { verdict, mechanism, ..Finding::nothing() }
+}
+
+/// Means of whole swings within this share of their height are one level: the length of a swing is known no better.
+const SAME_MEAN: f64 = 0.05;
+
+/// Whether memory only comes and goes with its load: each whole swing has the mean of the others.
+fn only_swings(shape: &Shape) -> bool {
+    let means = shape.means_of_swings();
+    let (low, high) =
+        means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &m| (low.min(m), high.max(m)));
+    let height = shape.swing.map_or(0.0, |swing| swing.height);
+    means.len() > 1 && high - low < shape.material_without_noise().max(SAME_MEAN * height)
 }
 
 /// Whether the lowest place is only a dip: the floor left its usual level for a short while, came back, and stands there still.
@@ -430,7 +450,8 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     let whole = shape.floor_between(start, now);
     let leak = passes.length().map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let holds = has_trend(shape) && leak.as_ref().is_some_and(|test| test.holds(shape));
-    let is_endless = matches!(passes, Passes::None(rule) if rule.holds(shape, start));
+    let is_endless =
+        matches!(passes, Passes::None(rule) if rule.holds(shape, start) || rule.holds_faster(shape, start));
     let is_unbounded = holds
         || is_endless
         || was_a_leak(shape, start, passes)
