@@ -110,7 +110,10 @@ pub(crate) struct JumpCount {
 
 /// Judges a shape.
 pub(crate) fn judge(shape: &Shape, passes: Passes) -> Finding {
-    let finding = find(shape, passes);
+    let mut finding = find(shape, passes);
+    if matches!(finding.verdict, Verdict::Flat | Verdict::Sawtooth) {
+        finding = still_a_leak(shape, passes).unwrap_or(finding);
+    }
     Finding { growth: finding.growth.map(|growth| agreeing(shape, growth)), ..finding }
 }
 
@@ -567,6 +570,28 @@ fn was_unbounded(shape: &Shape, after_fill: bool, passes: Passes) -> bool {
             drift(shape, place, shape.last()).is_some_and(|rate| rate.value >= AS_FAST * pace)
         };
         was_a_leak && stopped_at(&before, start).is_none() && goes_on()
+    })
+}
+
+/// A leak of a little earlier that only seems to be gone, as where a trace ends in a dip: memory has typically been higher since then, by what
+/// the leak would have added.
+fn still_a_leak(shape: &Shape, passes: Passes) -> Option<Finding> {
+    if matches!(passes, Passes::Unknown) {
+        return None;
+    }
+    let typical = |from: f64, to: f64| {
+        let values: Vec<f64> = shape.points_between(from, to).iter().map(|point| point.y).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    LOOKS_BACK.iter().find_map(|share| {
+        let (now, length) = (shape.last(), share * shape.length());
+        let before = shape.up_to(now - length).filter(|before| before.points.len() >= FEWEST_SAMPLES)?;
+        let earlier = find(&before, passes);
+        let growth = earlier.growth.filter(|_| earlier.verdict == Verdict::Leak)?;
+        let added = typical(now - length, now)? - typical(now - 2.0 * length, now - length)?;
+        let goes_on = growth.rate.value > 0.0 && added >= AS_FAST * growth.rate.value * length;
+        let rise = growth.rise + growth.rate.value * (now - growth.to);
+        goes_on.then_some(Finding { growth: Some(Stretch { to: now, rise, ..growth }), ..earlier })
     })
 }
 
