@@ -14,6 +14,17 @@ from support import FolderCase, Listener, PROGRAMS, binary, needs_binary, run_pr
 TRAINER = os.path.join(PROGRAMS, "stand_in_trainer.py")
 
 
+class Fixes(unittest.TestCase):
+    def test_a_fix_is_that_of_a_cause_that_a_measurement_has_earned(self):
+        from model_garden.monitor import Report
+
+        cause = {"id": "graph_kept", "title": "a loss kept with its graph", "score": 0.4, "fix": "store loss.item()"}
+        growth = {"bytes_per_step": 1024.0, "bytes_per_example": None, "bytes_per_second": None}
+        data = {"verdict": "leak", "summary": "Memory leaks.", "memory": None, "growth": growth, "causes": [cause], "suspect": None, "next_command": None}
+        self.assertNotIn("store loss.item()", Report("", data, None).summary)
+        self.assertIn("store loss.item()", Report("", {**data, "suspect": "graph_kept"}, None).summary)
+
+
 @needs_binary
 class Alone(FolderCase):
     def test_lines_summary_and_verdict(self):

@@ -241,12 +241,12 @@ pub(crate) fn split_at_restarts(trace: &Trace, timeline: &Timeline) -> Vec<Range
 /// A single late sample (10, 20, 15, 30) is not a reset: the clock must stay behind for three samples.
 fn clock_resets(places: &[f64]) -> Vec<usize> {
     const STAYS_BEHIND: usize = 3;
-    let known: Vec<usize> = (0..places.len()).filter(|&i| places[i].is_finite()).collect();
     let mut resets = Vec::new();
     let mut highest = f64::NEG_INFINITY;
-    for (k, &index) in known.iter().enumerate() {
-        let next = &known[k..(k + STAYS_BEHIND).min(known.len())];
-        if next.len() == STAYS_BEHIND && next.iter().all(|&later| places[later] < highest) {
+    for index in (0..places.len()).filter(|&index| places[index].is_finite()) {
+        let mut next = places[index..].iter().filter(|place| place.is_finite()).take(STAYS_BEHIND);
+        // Most samples are ahead of all before.
+        if places[index] < highest && next.clone().count() == STAYS_BEHIND && next.all(|&later| later < highest) {
             resets.push(index);
             highest = f64::NEG_INFINITY;
         }
@@ -499,9 +499,9 @@ fn spread_ties(points: &mut [Point]) {
 const MOST_SAMPLES: usize = 4096;
 
 /// Keeps the lowest and the highest sample of each bucket, in order, so that no extreme is lost.
-pub(crate) fn condense(points: Vec<Point>) -> Vec<Point> {
+pub(crate) fn condense(points: &[Point]) -> Vec<Point> {
     if points.len() <= MOST_SAMPLES {
-        return points;
+        return points.to_vec();
     }
     let bucket = points.len().div_ceil(MOST_SAMPLES / 2);
     let mut kept = Vec::with_capacity(MOST_SAMPLES);
@@ -528,13 +528,14 @@ pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, timeline: &Tim
     if timeline.clock == Clock::Time {
         return Some(1.0);
     }
-    let known: Vec<(f64, f64)> = part.filter_map(|i| Some((timeline.place(i)?, trace.time_s(i)?))).collect();
+    let known = || part.clone().filter_map(|i| Some((timeline.place(i)?, trace.time_s(i)?)));
+    let count = known().count();
     // Pairs a few samples apart average out uneven steps; the median ignores pauses.
-    let reach = (known.len() / 20).max(1);
-    let stride = (known.len() / 2000).max(1);
-    let rates: Vec<f64> = (0..known.len().saturating_sub(reach))
+    let reach = (count / 20).max(1);
+    let stride = (count / 2000).max(1);
+    let rates: Vec<f64> = known()
+        .zip(known().skip(reach))
         .step_by(stride)
-        .map(|i| (known[i], known[i + reach]))
         .filter(|(a, b)| b.0 > a.0 && b.1 > a.1)
         .map(|(a, b)| (b.1 - a.1) / (b.0 - a.0))
         .collect();

@@ -72,7 +72,7 @@ impl Shape {
         let spacing = series.spacing();
         let first_sample = series.points.first()?.x;
         let start_up = (series.points.len() / START_UP.0).min(START_UP.1);
-        let points = condense(series.points[start_up..].to_vec());
+        let points = condense(&series.points[start_up..]);
         Shape::of_points(points, &series.events, spacing, first_sample)
     }
 

@@ -145,7 +145,7 @@ impl Reading {
     fn curve(&self) -> Vec<(f64, f64)> {
         let mut points: Vec<Point> = self.series.points.iter().chain(&self.series.aside).copied().collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        condense(points).into_iter().map(|point| (point.x, point.y)).collect()
+        condense(&points).into_iter().map(|point| (point.x, point.y)).collect()
     }
 
     fn highest(&self, stretch: &Stretch) -> Option<f64> {
