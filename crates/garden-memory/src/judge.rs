@@ -589,7 +589,9 @@ fn still_a_leak(shape: &Shape, passes: Passes) -> Option<Finding> {
         let earlier = find(&before, passes);
         let growth = earlier.growth.filter(|_| earlier.verdict == Verdict::Leak)?;
         let added = typical(now - length, now)? - typical(now - 2.0 * length, now - length)?;
-        let goes_on = growth.rate.value > 0.0 && added >= AS_FAST * growth.rate.value * length;
+        // Memory below the foot of the growth has given all of it back.
+        let is_held = shape.points.last()?.y > before.floor_between(growth.from, growth.to).first()?.y;
+        let goes_on = is_held && growth.rate.value > 0.0 && added >= AS_FAST * growth.rate.value * length;
         let rise = growth.rise + growth.rate.value * (now - growth.to);
         goes_on.then_some(Finding { growth: Some(Stretch { to: now, rise, ..growth }), ..earlier })
     })
