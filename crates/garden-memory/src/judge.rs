@@ -461,7 +461,7 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
         || has_trend(shape) && was_unbounded(shape, earlier.is_some(), passes);
     // The capacity of a list rests the longer the larger it is.
     let doubles = || leak.as_ref().is_some_and(|test| test.outgrows_its_capacity(shape));
-    let stopped = stopped_at(shape, start).filter(|_| is_unbounded && !doubles());
+    let stopped = stopped_at(shape, start, passes).filter(|_| is_unbounded && !doubles());
     let is_leak = is_unbounded && stopped.is_none();
     let bend = Bend::of(whole);
     let bends = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
@@ -569,7 +569,7 @@ fn was_unbounded(shape: &Shape, after_fill: bool, passes: Passes) -> bool {
             let pace = rate_between(&before, start, place).map_or(f64::INFINITY, |rate| rate.value);
             drift(shape, place, shape.last()).is_some_and(|rate| rate.value >= AS_FAST * pace)
         };
-        was_a_leak && stopped_at(&before, start).is_none() && goes_on()
+        was_a_leak && stopped_at(&before, start, passes).is_none() && goes_on()
     })
 }
 

@@ -6,6 +6,7 @@
 
 use crate::drift::telling;
 use crate::growth::rate_between;
+use crate::passes::Passes;
 use crate::shape::Shape;
 use crate::stats::Point;
 use crate::trend::{Trend, line_over_hinge};
@@ -26,20 +27,26 @@ const FEWEST_RESTS: usize = 4;
 
 /// Log-likelihood ratio of growth that ended at one of some places over a line that goes on: 20 to one. A leak that grows now has evidence for
 /// it, so what speaks for an end counts long before it is beyond doubt.
-const ENDED: f64 = 3.0;
+const LIKELY_END: (f64, f64) = (3.0, LIKELY);
+/// And that of a service, whose load rests, too: 1,000 to one, with a plateau that is sure.
+const SURE_END: (f64, f64) = (7.0, SURE);
 /// One-sided normal quantile for the slope of a plateau that such a bend shows already: 1 in 6.
 const LIKELY: f64 = 1.0;
 /// Places at which it may have ended, over this last share of it.
 const ENDS: (usize, f64) = (16, 0.5);
 
 /// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
-pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
-    bends_flat(shape, from).or_else(|| levels_off(shape, from)).or_else(|| falls_silent(shape, from))
+pub(crate) fn stopped_at(shape: &Shape, from: f64, passes: Passes) -> Option<(f64, f64)> {
+    let is_training = passes.length().is_some();
+    let ending = if is_training { LIKELY_END } else { SURE_END };
+    bends_flat(shape, from, ending)
+        .or_else(|| levels_off(shape, from).filter(|_| is_training))
+        .or_else(|| falls_silent(shape, from))
 }
 
 /// Where a straight growth ended in a plateau, which shows long before its silence is unusual: a line up to there, and a level from there
 /// on, explain the samples better than a line that goes on.
-fn bends_flat(shape: &Shape, from: f64) -> Option<(f64, f64)> {
+fn bends_flat(shape: &Shape, from: f64, (ended, sure): (f64, f64)) -> Option<(f64, f64)> {
     let now = shape.last();
     let apart = ENDS.1 * (now - from) / ENDS.0 as f64;
     let both = [shape.floor_between(from, now), shape.points_between(from, now)];
@@ -49,7 +56,7 @@ fn bends_flat(shape: &Shape, from: f64) -> Option<(f64, f64)> {
         let likelier = |points: &&[Point]| -line_over_hinge(points, end);
         let best = evidence.iter().map(likelier).fold(f64::NEG_INFINITY, f64::max);
         let since = Trend::of(telling(shape, end, now).get(1..)?)?;
-        (best >= ENDED && since.at_most(LIKELY) < STOPPED * pace_to(end)?).then_some((best, end))
+        (best >= ended && since.at_most(sure) < STOPPED * pace_to(end)?).then_some((best, end))
     };
     let ends = (1..ENDS.0).map(|number| now - number as f64 * apart);
     let (_, end) = ends.filter_map(has_ended).max_by(|a, b| a.0.total_cmp(&b.0))?;
