@@ -63,15 +63,15 @@ class Report:
         return "\n".join(lines + self._next())
 
     def _next(self):
-        """The likeliest causes with the fix of the first, and the command that finds the piece that keeps memory."""
+        """The cause with its fix where a measurement has earned it, else the likeliest ones, and the command that finds the piece that keeps memory."""
         causes = self.data["causes"] if self.verdict in ("leak", "growing", "settled") else []
         parts = []
         if causes and self.data["suspect"] == causes[0]["id"]:
             parts.append(("cause", causes[0]["title"]))
-        elif causes:
-            parts.append(("causes", "; ".join(f"{cause['title']} ({cause['score']:.0%})" for cause in causes[:2])))
-        if causes:
             parts.append(("fix", causes[0]["fix"]))
+        elif causes:
+            # A fix for what nothing but the curve points to sends people the wrong way.
+            parts.append(("causes", "; ".join(f"{cause['title']} ({cause['score']:.0%})" for cause in causes[:2])))
         if self.data["next_command"]:
             parts.append(("next", self.data["next_command"]))
         lines = []

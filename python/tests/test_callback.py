@@ -14,6 +14,17 @@ from support import FolderCase, Listener, PROGRAMS, binary, needs_binary, run_pr
 TRAINER = os.path.join(PROGRAMS, "stand_in_trainer.py")
 
 
+class Fixes(unittest.TestCase):
+    def test_a_fix_is_that_of_a_cause_that_a_measurement_has_earned(self):
+        from model_garden.monitor import Report
+
+        cause = {"id": "graph_kept", "title": "a loss kept with its graph", "score": 0.4, "fix": "store loss.item()"}
+        growth = {"bytes_per_step": 1024.0, "bytes_per_example": None, "bytes_per_second": None}
+        data = {"verdict": "leak", "summary": "Memory leaks.", "memory": None, "growth": growth, "causes": [cause], "suspect": None, "next_command": None}
+        self.assertNotIn("store loss.item()", Report("", data, None).summary)
+        self.assertIn("store loss.item()", Report("", {**data, "suspect": "graph_kept"}, None).summary)
+
+
 @needs_binary
 class Alone(FolderCase):
     def test_lines_summary_and_verdict(self):
@@ -26,7 +37,8 @@ class Alone(FolderCase):
         self.assertNotIn("Growth:", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^  growth \+1\.\d+ MiB per step")
         self.assertRegex(done.stdout, r"(?m)^  causes? +\S")
-        self.assertRegex(done.stdout, r"(?m)^  fix    \S")
+        # A fix is that of a cause that a measurement has earned.
+        self.assertEqual("\n  fix    " in done.stdout, "\n  cause  " in done.stdout)
         self.assertRegex(done.stdout, r"(?m)^  next   model-garden bisect stand_in_trainer:pieces$")
         self.assertRegex(done.stdout, r"(?m)^Counting took \d+\.\d+% of the time")
         self.assertRegex(done.stdout, r"(?m)^LEAK  Memory leaks")

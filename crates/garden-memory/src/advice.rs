@@ -247,7 +247,8 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
 fn missing_facts(context: &Context) -> Vec<String> {
     let mut list = Vec::new();
     let moving = context.finding.growth.is_some() && context.finding.mechanism != Mechanism::FilePages;
-    if moving && context.facts.epoch_steps().is_none() && context.clock == Clock::Step {
+    let may_repeat = context.facts.epoch_steps().is_none() && !context.asked.no_epochs;
+    if moving && may_repeat && context.clock == Clock::Step {
         list.push(
             "Pass --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether growth ends \
              with the first pass over the data identifies the cause. Pass --no-epochs if its data never comes again."
@@ -262,7 +263,7 @@ fn missing_facts(context: &Context) -> Vec<String> {
         list.push(format!("{if_it_trains}: growth per step and per epoch says more than growth over time."));
     }
     let by_time = matches!(context.finding.lacks, Some(Lacks::Rise(_) | Lacks::Time(_)));
-    if moving && by_time && context.finding.verdict == Verdict::Growing {
+    if moving && by_time && !context.asked.limit && context.finding.verdict == Verdict::Growing {
         list.push(
             "Pass --memory-limit with what this program may use: growth that matters beside it is called a leak. --leak-after says how \
              long growth must have lasted for that."

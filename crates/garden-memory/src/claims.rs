@@ -71,7 +71,9 @@ fn claim(quantity: Quantified, Rate { value, low, high }: Rate, from: f64, to: f
 /// Where memory stands: while it does not move, over the stretch in which it does not, else at the end.
 fn level(level: Level, context: &Context) -> Claim {
     let [value, low, high] = [level.bytes, level.low, level.high].map(|bytes| bytes as f64);
-    let (now, resting) = (context.shape.last(), context.rests_since());
+    let is_leak = context.finding.verdict == Verdict::Leak;
+    let swinging = context.swings_since().filter(|_| !is_leak);
+    let (now, resting) = (context.shape.last(), swinging.or_else(|| context.rests_since()));
     claim(Quantified::Level, Rate { value, low, high }, resting.unwrap_or(now), now)
 }
 

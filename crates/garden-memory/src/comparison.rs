@@ -161,6 +161,9 @@ pub type Points = Vec<(f64, f64)>;
 pub struct Comparison {
     /// What the change does to the growth of memory.
     pub effect: Effect,
+    /// Whether memory needs more after the change: it grows more, and does not stand lower by more than that adds in as long again; or it
+    /// grows as before and stands higher, at its peak and at its end.
+    pub needs_more: bool,
     /// The answer in one sentence.
     pub summary: String,
     /// The advice about the change, in a few words.

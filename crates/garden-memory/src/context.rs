@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::bytes::Bytes;
 use crate::claims::Claims;
-use crate::diagnose::Judged;
+use crate::diagnose::{Judged, Question};
 use crate::diagnosis::*;
 use crate::evidence::creep;
 use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES, sure_from};
@@ -50,8 +50,30 @@ pub(crate) enum Program {
     Other,
 }
 
+/// What was said already about the data and the limit, so that no advice asks for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// That its examples never come again.
+    pub no_epochs: bool,
+    /// That growth over time alone is never called a leak.
+    pub never_a_leak: bool,
+    /// What the program may use.
+    pub limit: bool,
+}
+
+impl Asked {
+    pub(crate) fn of(question: &Question) -> Asked {
+        Asked {
+            no_epochs: question.no_epochs,
+            never_a_leak: question.leak_after.is_some_and(f64::is_infinite),
+            limit: question.facts.memory_limit.is_some() && !question.limit_is_assumed,
+        }
+    }
+}
+
 /// Everything known about one judged part.
 pub(crate) struct Context<'a> {
+    pub asked: Asked,
     pub clock: Clock,
     /// The trace's first place on the clock; reported times count from here.
     pub origin: f64,
@@ -63,7 +85,7 @@ pub(crate) struct Context<'a> {
     pub facts: &'a RunFacts,
     pub libraries: &'a Libraries,
     /// Whether the trace has events that only training has.
-    has_training_events: bool,
+    pub has_training_events: bool,
     /// The Python module that was run, if the trace names it.
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
@@ -99,6 +121,7 @@ impl<'a> Context<'a> {
         });
         let evaluation_height = evaluation_height(&judged.series);
         Context {
+            asked: Asked::default(),
             clock: timeline.clock,
             origin: timeline.first(),
             finding,
@@ -139,7 +162,10 @@ impl<'a> Context<'a> {
 
     /// Steps per epoch, on the judged clock.
     pub(crate) fn epoch(&self) -> Option<f64> {
-        self.facts.epoch_steps().filter(|_| self.clock == Clock::Step).map(|steps| steps as f64)
+        self.facts
+            .epoch_steps()
+            .filter(|_| self.clock == Clock::Step && !self.asked.no_epochs)
+            .map(|steps| steps as f64)
     }
 
     /// Where the pass over the data ends in which the growth began.
@@ -200,14 +226,26 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The typical sample of the stretch in which memory rests; while it moves, the floor's fitted line at the end, raised to where
+    /// Where the last whole swing of the load began: between its low and its high, no sample is the level.
+    pub(crate) fn swings_since(&self) -> Option<f64> {
+        let swing = self.shape.swing?;
+        Some(self.shape.last() - swing.period).filter(|&from| from >= self.shape.first())
+    }
+
+    /// The mean of the last whole swing of the load; else the typical sample of the stretch in which memory rests; while it moves, the floor's fitted line at the end, raised to where
     /// samples typically lie. The last three samples say more than any line where they all lie on one side of it.
     pub(crate) fn level(&self) -> Level {
         let shape = self.shape;
+        let is_leak = self.finding.verdict == Verdict::Leak;
         let in_bytes = |[level, low, high]: [f64; 3]| {
             let [bytes, low, high] = [level, low, high].map(|value| Bytes::from_f64(value).0);
             Level { bytes, low, high }
         };
+        if let Some(from) = self.swings_since().filter(|_| !is_leak) {
+            let values: Vec<f64> = shape.points_between(from, shape.last()).iter().map(|p| p.y).collect();
+            let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+            return in_bytes([mean, quantile(&values, 0.025), quantile(&values, 0.975)]);
+        }
         if let Some(from) = self.rests_since() {
             let values: Vec<f64> = shape.points_between(from, shape.last()).iter().map(|p| p.y).collect();
             return in_bytes([0.5, 0.025, 0.975].map(|share| quantile(&values, share)));

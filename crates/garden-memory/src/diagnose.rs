@@ -6,7 +6,7 @@ use crate::advice::{advice, advice_for_too_few, next_command, suspect};
 use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::claims::Claims;
-use crate::context::{Context, covariate, evaluation_height};
+use crate::context::{Asked, Context, covariate, evaluation_height};
 use crate::diagnosis::*;
 use crate::evidence::evidence;
 use crate::forecast::forecast;
@@ -35,6 +35,8 @@ pub struct Question {
     pub no_epochs: bool,
     /// Seconds after which straight growth without passes is a leak; infinite for never.
     pub leak_after: Option<f64>,
+    /// The limit among the facts is this machine's: nobody has said what the program may use.
+    pub limit_is_assumed: bool,
 }
 
 /// Seconds after which straight growth without passes is a leak, unless the question says otherwise: few caches take a working day
@@ -73,7 +75,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
             let context = Context::gather(trace, part.clone(), &timeline, &judged, shape, &facts, seconds);
-            tell(&context)
+            tell(&Context { asked: Asked::of(question), ..context })
         }
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
@@ -82,10 +84,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     diagnosis.processes = changes(trace, part.start..judged_until, &timeline, growth);
     diagnosis.evidence.extend(growth.and_then(|growth| process_evidence(&diagnosis.processes, growth)));
     if parts.len() > 1 {
-        diagnosis.parts = parts
-            .iter()
-            .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, passes, &facts))
-            .collect();
+        diagnosis.parts =
+            parts.iter().map(|part| judge_as_part(trace, part.clone(), &timeline, question, passes, &facts)).collect();
         let number = parts.iter().position(|one| *one == part).unwrap_or(parts.len() - 1);
         diagnosis.parts[number].decides = true;
         diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, number, clock));
@@ -279,15 +279,16 @@ fn judge_as_part(
     trace: &Trace,
     part: Range<usize>,
     timeline: &Timeline,
-    only: Option<Quantity>,
+    question: &Question,
     passes: Passes,
     facts: &RunFacts,
 ) -> Part {
-    let judged = judge_part(trace, part.clone(), timeline, only, passes);
+    let judged = judge_part(trace, part.clone(), timeline, question.only, passes);
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
         Some(shape) => {
             let context = Context::gather(trace, part, timeline, &judged, shape, facts, None);
+            let context = Context { asked: Asked::of(question), ..context };
             let claims = Claims::of(&context);
             let forecast = forecast(&context, &claims);
             let odds = weigh_causes(&context).likelihood;

@@ -3,6 +3,7 @@
 //! A slope's interval is Student's, with noise estimated from residuals and widened for autocorrelation (`trend.rs`), and for the
 //! resolution of the values.
 
+use crate::growth::Stretch;
 use crate::segments::Segment;
 use crate::shape::Shape;
 use crate::stats::{Point, Rate, median, student_t};
@@ -97,6 +98,24 @@ pub(crate) fn paced(shape: &Shape, from: f64, to: f64, value: f64) -> Rate {
         |change: Rate| Rate { value: change.value / length, low: change.low / length, high: change.high / length };
     let with_value = widened(line, Some(Rate { value, low: value, high: value }));
     Rate { value, ..widened(with_value, between_ends(shape, from, to).map(per_unit)) }
+}
+
+/// A growth whose rate and rise say the same. Of a straight growth the robust rate is the better number, and the rise follows from it; of
+/// any other the rise is what happened, and the rate is its mean.
+pub(crate) fn agreeing(shape: &Shape, growth: Stretch) -> Stretch {
+    let length = growth.to - growth.from;
+    if growth.paced_from > growth.from || length <= 0.0 {
+        return growth;
+    }
+    let by_rate = growth.rate.value * length;
+    let is_straight =
+        change(shape, growth.from, growth.to).is_some_and(|found| (found.low..=found.high).contains(&by_rate));
+    if is_straight && by_rate > 0.0 && !growth.is_jump {
+        return Stretch { rise: by_rate, ..growth };
+    }
+    let value = growth.rise / length;
+    let rate = Rate { value, low: growth.rate.low.min(value), high: growth.rate.high.max(value) };
+    Stretch { rate, ..growth }
 }
 
 fn widened(rate: Rate, other: Option<Rate>) -> Rate {

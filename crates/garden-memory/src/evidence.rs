@@ -137,8 +137,10 @@ fn knee_evidence(context: &Context, claims: &Claims) -> Option<Evidence> {
         )
     });
     let (low, high) = (end.low.unwrap_or(end.value), end.high.unwrap_or(end.value));
+    // Only a settled growth has ended.
+    let ended = if context.finding.verdict == Verdict::Settled { "ended" } else { "may have ended" };
     let text = format!(
-        "Growth ended at {} (between {} and {}){moved}.{aligned}",
+        "Growth {ended} at {} (between {} and {}){moved}.{aligned}",
         place(context, end.value),
         place(context, low),
         place(context, high),

@@ -1,7 +1,7 @@
 //! Stretches of growth on the floor: where one begins, how fast it is, where it breaks, and the knee on the samples.
 
 use crate::shape::Shape;
-use crate::stats::{Line, Point, Rate, theil_sen};
+use crate::stats::{Line, Point, Rate, autocorrelation, theil_sen};
 use crate::waves::Waves;
 
 /// A growth breaks where its rate falls to this share.
@@ -168,7 +168,7 @@ pub(crate) fn refine_knee(shape: &Shape, knee: usize) -> (f64, f64, f64) {
     // Only the stretch before the knee matters, and one as long after it.
     let reach = border - start;
     let around = shape.points_between(start, end.min(border + reach));
-    let Some(split) = best_split(around) else { return coarse };
+    let Some((split, earliest, latest)) = best_split(around) else { return coarse };
     let (growing, flat) = (Line::fit(&around[..split]), Line::fit(&around[split..]));
     let (left, right) = (around[split - 1].x, around[split].x);
     let meeting = growing.mean_x
@@ -178,11 +178,14 @@ pub(crate) fn refine_knee(shape: &Shape, knee: usize) -> (f64, f64, f64) {
     // Noise shifts the crossing by about its size over the slope.
     let blur = 2.0 * shape.noise.sigma / (growing.slope - flat.slope).abs().max(f64::MIN_POSITIVE);
     let blur = blur.min(reach / 2.0);
-    (at, left.min(at) - blur, right.max(at) + blur)
+    (at, left.min(at - blur).min(around[earliest - 1].x), right.max(at + blur).max(around[latest].x))
 }
 
-/// The split of points into two lines with the least squared error.
-fn best_split(points: &[Point]) -> Option<usize> {
+/// Log-likelihood ratio within which 95 % of true splits lie: half of the quantile of chi squared.
+const WITHIN: f64 = 1.92;
+
+/// The split of points into two lines with the least squared error, and the first and last split that the points do not contradict.
+fn best_split(points: &[Point]) -> Option<(usize, usize, usize)> {
     const MARGIN: usize = 2;
     let n = points.len();
     if n < 2 * MARGIN + 1 {
@@ -206,5 +209,16 @@ fn best_split(points: &[Point]) -> Option<usize> {
     };
     let left = errors(&mut points.iter());
     let right = errors(&mut points.iter().rev());
-    (MARGIN..=n - MARGIN).min_by(|&a, &b| (left[a] + right[n - a]).total_cmp(&(left[b] + right[n - b])))
+    let error = |split: usize| left[split] + right[n - split];
+    let best = (MARGIN..=n - MARGIN).min_by(|&a, &b| error(a).total_cmp(&error(b)))?;
+    let (before, after) = points.split_at(best);
+    let mut residuals = Line::fit(before).residuals(before);
+    residuals.extend(Line::fit(after).residuals(after));
+    // Correlated points count as fewer.
+    let phi = autocorrelation(&residuals);
+    let effective = (n as f64 * (1.0 - phi) / (1.0 + phi)).max(1.0);
+    let most = error(best) * (2.0 * WITHIN / effective).exp();
+    let mut may_be = (MARGIN..=n - MARGIN).filter(|&split| error(split) <= most);
+    let earliest = may_be.next().unwrap_or(best);
+    Some((best, earliest, may_be.next_back().unwrap_or(earliest).max(best)))
 }

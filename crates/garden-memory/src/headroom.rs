@@ -16,7 +16,10 @@ const AT_THE_CAP: f64 = 0.05;
 pub(crate) fn headroom(context: &Context, forecast: &Forecast, odds: Option<&Likelihood>) -> Option<Headroom> {
     let limit = context.facts.memory_limit?.as_f64();
     let left = limit - context.present();
-    let spike = largest_spike(context.shape, &context.series.aside);
+    let top = || context.shape.points.iter().map(|point| point.y).fold(f64::NEG_INFINITY, f64::max);
+    // Half of a swing of the load lies above its mean.
+    let swing = context.swings_since().map_or(0.0, |_| top() - context.present());
+    let spike = largest_spike(context.shape, &context.series.aside).max(swing);
     let is_harmless = context.finding.mechanism == Mechanism::FilePages;
     let in_reach = !is_harmless && (left < spike || left < NO_ROOM * limit || is_reached_soon(context, forecast, odds));
     Some(Headroom { left_bytes: left as i64, spike_bytes: spike as u64, in_reach })

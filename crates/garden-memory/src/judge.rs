@@ -4,7 +4,7 @@
 //! explanation (`leak.rs`)?
 
 use crate::diagnosis::{Mechanism, Verdict};
-use crate::drift::{change, drift, most_since};
+use crate::drift::{agreeing, change, drift, most_since};
 use crate::growth::{
     AFTER_KNEE, BREAK, Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee,
     rises_now, stretch,
@@ -110,6 +110,17 @@ pub(crate) struct JumpCount {
 
 /// Judges a shape.
 pub(crate) fn judge(shape: &Shape, passes: Passes) -> Finding {
+    let mut finding = find(shape, passes);
+    if matches!(finding.verdict, Verdict::Flat | Verdict::Sawtooth) {
+        finding = still_a_leak(shape, passes).unwrap_or(finding);
+    }
+    Finding { growth: finding.growth.map(|growth| agreeing(shape, growth)), ..finding }
+}
+
+fn find(shape: &Shape, passes: Passes) -> Finding {
+    if only_swings(shape) {
+        return quiet(shape);
+    }
     let levels = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]);
     let lowest = levels.fold(f64::INFINITY, f64::min);
     let retained = shape.present_level() - lowest;
@@ -162,6 +173,18 @@ fn quiet(shape: &Shape) -> Finding {
         Waves::None => (Verdict::Flat, Mechanism::None),
     };
     Finding { verdict, mechanism, ..Finding::nothing() }
+}
+
+/// Means of whole swings within this share of their height are one level: the length of a swing is known no better.
+const SAME_MEAN: f64 = 0.05;
+
+/// Whether memory only comes and goes with its load: each whole swing has the mean of the others.
+fn only_swings(shape: &Shape) -> bool {
+    let means = shape.means_of_swings();
+    let (low, high) =
+        means.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &m| (low.min(m), high.max(m)));
+    let height = shape.swing.map_or(0.0, |swing| swing.height);
+    means.len() > 1 && high - low < shape.material_without_noise().max(SAME_MEAN * height)
 }
 
 /// Whether the lowest place is only a dip: the floor left its usual level for a short while, came back, and stands there still.
@@ -430,14 +453,15 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: P
     let whole = shape.floor_between(start, now);
     let leak = passes.length().map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let holds = has_trend(shape) && leak.as_ref().is_some_and(|test| test.holds(shape));
-    let is_endless = matches!(passes, Passes::None(rule) if rule.holds(shape, start));
+    let is_endless =
+        matches!(passes, Passes::None(rule) if rule.holds(shape, start) || rule.holds_faster(shape, start));
     let is_unbounded = holds
         || is_endless
         || was_a_leak(shape, start, passes)
         || has_trend(shape) && was_unbounded(shape, earlier.is_some(), passes);
     // The capacity of a list rests the longer the larger it is.
     let doubles = || leak.as_ref().is_some_and(|test| test.outgrows_its_capacity(shape));
-    let stopped = stopped_at(shape, start).filter(|_| is_unbounded && !doubles());
+    let stopped = stopped_at(shape, start, passes).filter(|_| is_unbounded && !doubles());
     let is_leak = is_unbounded && stopped.is_none();
     let bend = Bend::of(whole);
     let bends = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
@@ -545,7 +569,31 @@ fn was_unbounded(shape: &Shape, after_fill: bool, passes: Passes) -> bool {
             let pace = rate_between(&before, start, place).map_or(f64::INFINITY, |rate| rate.value);
             drift(shape, place, shape.last()).is_some_and(|rate| rate.value >= AS_FAST * pace)
         };
-        was_a_leak && stopped_at(&before, start).is_none() && goes_on()
+        was_a_leak && stopped_at(&before, start, passes).is_none() && goes_on()
+    })
+}
+
+/// A leak of a little earlier that only seems to be gone, as where a trace ends in a dip: memory has typically been higher since then, by what
+/// the leak would have added.
+fn still_a_leak(shape: &Shape, passes: Passes) -> Option<Finding> {
+    if matches!(passes, Passes::Unknown) {
+        return None;
+    }
+    let typical = |from: f64, to: f64| {
+        let values: Vec<f64> = shape.points_between(from, to).iter().map(|point| point.y).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    LOOKS_BACK.iter().find_map(|share| {
+        let (now, length) = (shape.last(), share * shape.length());
+        let before = shape.up_to(now - length).filter(|before| before.points.len() >= FEWEST_SAMPLES)?;
+        let earlier = find(&before, passes);
+        let growth = earlier.growth.filter(|_| earlier.verdict == Verdict::Leak)?;
+        let added = typical(now - length, now)? - typical(now - 2.0 * length, now - length)?;
+        // Memory below the foot of the growth has given all of it back.
+        let is_held = shape.points.last()?.y > before.floor_between(growth.from, growth.to).first()?.y;
+        let goes_on = is_held && growth.rate.value > 0.0 && added >= AS_FAST * growth.rate.value * length;
+        let rise = growth.rise + growth.rate.value * (now - growth.to);
+        goes_on.then_some(Finding { growth: Some(Stretch { to: now, rise, ..growth }), ..earlier })
     })
 }
 

@@ -91,6 +91,27 @@ impl Endless {
             && !law_explains(floor, start)
     }
 
+    /// Whether growth that becomes ever faster is a leak: what is kept makes work that keeps more. No line fits all of it, and its latest
+    /// stretch is short; so it has to rise materially in each part of the time that a leak must have lasted, each time by no less than before.
+    pub(crate) fn holds_faster(&self, shape: &Shape, start: f64) -> bool {
+        let from = (shape.last() - self.lasts).min(start);
+        if from < shape.first() || risen(shape, from) < self.material(shape) {
+            return false;
+        }
+        let floor = shape.floor_between(from, shape.last());
+        let Some(levels) = levels(shape, from, (shape.last() - from) / PARTS as f64, PARTS) else { return false };
+        let rises: Vec<f64> = levels.windows(2).map(|pair| pair[1].y - pair[0].y).collect();
+        let noise = shape.leak_noise(from);
+        let half = rises.len() / 2;
+        let (earlier, later) = (rises[..half].iter().sum::<f64>(), rises[rises.len() - half..].iter().sum::<f64>());
+        each_above_the_last(&levels)
+            && earlier >= shape.material_without_noise().max(noise)
+            && rises.iter().zip(&rises[1..]).all(|(before, after)| *after >= *before - noise)
+            && later >= earlier + noise
+            && !comes_in_few_jumps(shape, from)
+            && line_over_step(floor) > 0.0
+    }
+
     /// The least rise that is a leak.
     pub(crate) fn material(&self, shape: &Shape) -> f64 {
         let level = shape.present_level();

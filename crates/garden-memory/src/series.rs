@@ -241,12 +241,12 @@ pub(crate) fn split_at_restarts(trace: &Trace, timeline: &Timeline) -> Vec<Range
 /// A single late sample (10, 20, 15, 30) is not a reset: the clock must stay behind for three samples.
 fn clock_resets(places: &[f64]) -> Vec<usize> {
     const STAYS_BEHIND: usize = 3;
-    let known: Vec<usize> = (0..places.len()).filter(|&i| places[i].is_finite()).collect();
     let mut resets = Vec::new();
     let mut highest = f64::NEG_INFINITY;
-    for (k, &index) in known.iter().enumerate() {
-        let next = &known[k..(k + STAYS_BEHIND).min(known.len())];
-        if next.len() == STAYS_BEHIND && next.iter().all(|&later| places[later] < highest) {
+    for index in (0..places.len()).filter(|&index| places[index].is_finite()) {
+        let mut next = places[index..].iter().filter(|place| place.is_finite()).take(STAYS_BEHIND);
+        // Most samples are ahead of all before.
+        if places[index] < highest && next.clone().count() == STAYS_BEHIND && next.all(|&later| later < highest) {
             resets.push(index);
             highest = f64::NEG_INFINITY;
         }
@@ -305,12 +305,13 @@ impl Series {
     pub(crate) fn of(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: JudgedMemory) -> Series {
         let mut series = Series { bounds: Bounds::of(trace, &part, memory), ..Series::default() };
         let leaves_bounds_out = matches!(series.bounds, Bounds::LeftOut(_));
-        let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
-        let mut latest = f64::NEG_INFINITY;
-        let mut was_aside = false;
         let is_measured = series.bounds == Bounds::None;
-        let mut samples = Vec::with_capacity(part.len());
-        let (mut places, mut levels, mut ranges) = (Vec::with_capacity(part.len()), Vec::new(), Vec::new());
+        let mut latest = f64::NEG_INFINITY;
+        // Of millions of samples, only their points are kept.
+        let mut sorter = Sorter { evaluations: evaluations_in(trace, &part), samples: Vec::new(), was_aside: false };
+        let is_ending = has_ended(trace, &part);
+        series.points.reserve_exact(part.len());
+        let (mut places, mut ranges) = (Vec::new(), Vec::new());
         for index in timeline.in_order(part.clone()) {
             let (Some(x), Some(range)) = (timeline.place(index), memory.at(trace, index)) else { continue };
             if leaves_bounds_out && memory.is_bound(trace, index) {
@@ -322,33 +323,21 @@ impl Series {
             }
             latest = x;
             series.until = x;
-            places.push((index, x));
             // Where everything was measured, there is one way through the bounds.
-            match is_measured {
-                true => levels.push(range.0),
-                false => ranges.push(range),
-            }
-        }
-        let levels = if is_measured { levels } else { way_through(&ranges) };
-        for ((index, x), y) in places.into_iter().zip(levels) {
-            while evaluations.peek().is_some_and(|range| range.end <= index) {
-                evaluations.next();
-            }
-            let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
-            let aside = in_evaluation || trace.activity(index) != Activity::Train;
-            if aside {
-                series.aside.push(Point { x, y });
-                if !was_aside {
-                    series.events.push(x);
-                }
+            if is_measured {
+                sorter.add(&mut series, trace, index, Point { x, y: range.0 }, is_ending);
             } else {
-                series.points.push(Point { x, y });
-                samples.push(index);
+                places.push((index, x));
+                ranges.push(range);
             }
-            was_aside = aside;
         }
-        series.drop_farewell(trace, &part, &samples);
-        series.last_sample = series.points.len().checked_sub(1).map(|last| samples[last]);
+        for ((index, x), y) in places.into_iter().zip(way_through(&ranges)) {
+            sorter.add(&mut series, trace, index, Point { x, y }, is_ending);
+        }
+        if is_ending {
+            series.drop_farewell(trace, &part, &sorter.samples);
+            series.last_sample = series.points.len().checked_sub(1).map(|last| sorter.samples[last]);
+        }
         series.add_events(trace, &part, timeline);
         spread_ties(&mut series.points);
         series
@@ -356,11 +345,6 @@ impl Series {
 
     /// Drops the final samples of a program that gave its memory back because it ended.
     fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>, samples: &[usize]) {
-        let has_ended =
-            trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end);
-        if !has_ended {
-            return;
-        }
         let leaving = leaving_from(trace, part);
         let last_place = self.points.last().map_or(0, |last| self.points.partition_point(|point| point.x < last.x));
         let ending = samples.partition_point(|&sample| sample < leaving).min(last_place);
@@ -393,13 +377,50 @@ impl Series {
 
     /// The typical distance between samples on the clock.
     pub(crate) fn spacing(&self) -> f64 {
-        let gaps: Vec<f64> = self.points.windows(2).map(|w| w[1].x - w[0].x).filter(|gap| *gap > 0.0).collect();
-        if gaps.len() > 4096 { gaps.iter().sum::<f64>() / gaps.len() as f64 } else { median(&gaps) }
+        let gaps = || self.points.windows(2).map(|pair| pair[1].x - pair[0].x).filter(|gap| *gap > 0.0);
+        match gaps().count() {
+            few if few <= 4096 => median(&gaps().collect::<Vec<f64>>()),
+            many => gaps().sum::<f64>() / many as f64,
+        }
     }
 
     /// First and last place on the clock.
     pub(crate) fn ends(&self) -> Option<(f64, f64)> {
         Some((self.points.first()?.x, self.points.last()?.x))
+    }
+}
+
+/// Whether a part ends with its program.
+fn has_ended(trace: &Trace, part: &Range<usize>) -> bool {
+    trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end)
+}
+
+/// Puts samples of training and samples of evaluations where they belong.
+struct Sorter {
+    evaluations: Vec<Range<usize>>,
+    /// The sample of each point, where the end of the program may take some of them away again.
+    samples: Vec<usize>,
+    was_aside: bool,
+}
+
+impl Sorter {
+    fn add(&mut self, series: &mut Series, trace: &Trace, index: usize, point: Point, keeps_samples: bool) {
+        let over = self.evaluations.partition_point(|range| range.end <= index);
+        let in_evaluation = self.evaluations.get(over).is_some_and(|range| range.contains(&index));
+        let aside = in_evaluation || trace.activity(index) != Activity::Train;
+        if aside {
+            series.aside.push(point);
+            if !self.was_aside {
+                series.events.push(point.x);
+            }
+        } else {
+            series.points.push(point);
+            series.last_sample = Some(index);
+            if keeps_samples {
+                self.samples.push(index);
+            }
+        }
+        self.was_aside = aside;
     }
 }
 
@@ -499,9 +520,9 @@ fn spread_ties(points: &mut [Point]) {
 const MOST_SAMPLES: usize = 4096;
 
 /// Keeps the lowest and the highest sample of each bucket, in order, so that no extreme is lost.
-pub(crate) fn condense(points: Vec<Point>) -> Vec<Point> {
+pub(crate) fn condense(points: &[Point]) -> Vec<Point> {
     if points.len() <= MOST_SAMPLES {
-        return points;
+        return points.to_vec();
     }
     let bucket = points.len().div_ceil(MOST_SAMPLES / 2);
     let mut kept = Vec::with_capacity(MOST_SAMPLES);
@@ -528,13 +549,14 @@ pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, timeline: &Tim
     if timeline.clock == Clock::Time {
         return Some(1.0);
     }
-    let known: Vec<(f64, f64)> = part.filter_map(|i| Some((timeline.place(i)?, trace.time_s(i)?))).collect();
+    let known = || part.clone().filter_map(|i| Some((timeline.place(i)?, trace.time_s(i)?)));
+    let count = known().count();
     // Pairs a few samples apart average out uneven steps; the median ignores pauses.
-    let reach = (known.len() / 20).max(1);
-    let stride = (known.len() / 2000).max(1);
-    let rates: Vec<f64> = (0..known.len().saturating_sub(reach))
+    let reach = (count / 20).max(1);
+    let stride = (count / 2000).max(1);
+    let rates: Vec<f64> = known()
+        .zip(known().skip(reach))
         .step_by(stride)
-        .map(|i| (known[i], known[i + reach]))
         .filter(|(a, b)| b.0 > a.0 && b.1 > a.1)
         .map(|(a, b)| (b.1 - a.1) / (b.0 - a.0))
         .collect();

@@ -6,7 +6,7 @@ use crate::segments::{Noise, Segment, band, segment};
 use crate::series::{Series, condense};
 use crate::stats::{Line, Point, median, rank_trend, resolution};
 use crate::trend::Trend;
-use crate::waves::{Waves, find_waves};
+use crate::waves::{Swing, Waves, find_swing, find_waves};
 
 /// Growth below this is not reported, however significant: Python's own arenas and counters move that much.
 pub(crate) const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
@@ -37,6 +37,8 @@ pub(crate) struct Shape {
     /// The training samples (condensed if there are very many), without the first per cent.
     pub points: Vec<Point>,
     pub waves: Waves,
+    /// A load that comes and goes without teeth or spikes.
+    pub swing: Option<Swing>,
     /// Real samples to which memory came down.
     pub floor: Vec<Point>,
     /// Straight stretches of the floor.
@@ -70,7 +72,7 @@ impl Shape {
         let spacing = series.spacing();
         let first_sample = series.points.first()?.x;
         let start_up = (series.points.len() / START_UP.0).min(START_UP.1);
-        let points = condense(series.points[start_up..].to_vec());
+        let points = condense(&series.points[start_up..]);
         Shape::of_points(points, &series.events, spacing, first_sample)
     }
 
@@ -96,9 +98,11 @@ impl Shape {
             || rank_trend(&floor) >= if has_teeth { LOWS_RISE } else { RANKS_RISE };
         let noise_bands = if is_sure { BEYOND_DOUBT.1 } else { MATERIAL_NOISE };
         let (segments, noise, resolution) = (cut.segments, cut.noise, resolution(&floor));
+        let swing = if waves == Waves::None { find_swing(&points) } else { None };
         Some(Shape {
             points,
             waves,
+            swing,
             floor,
             segments,
             noise,
@@ -131,6 +135,18 @@ impl Shape {
 
     pub(crate) fn length(&self) -> f64 {
         self.last() - self.first()
+    }
+
+    /// The mean of each whole swing, counted back from the last sample; empty without swings.
+    pub(crate) fn means_of_swings(&self) -> Vec<f64> {
+        let Some(swing) = self.swing else { return Vec::new() };
+        let whole = (self.length() / swing.period).floor() as usize;
+        let mean = |number: usize| {
+            let to = self.last() - number as f64 * swing.period;
+            let points = self.points_between(to - swing.period, to);
+            points.iter().map(|point| point.y).sum::<f64>() / points.len().max(1) as f64
+        };
+        (0..whole).rev().map(mean).collect()
     }
 
     /// Floor according to the fitted lines, at the start of a segment.

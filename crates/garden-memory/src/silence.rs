@@ -1,13 +1,16 @@
 //! Whether a growth goes on at the end of the trace: a leak grows now, not only up to some time ago.
 //!
 //! The rise is divided into equal lumps; the places where each was reached are the growth's own rhythm. It has stopped if the floor
-//! has been silent for longer than that rhythm explains and its slope since then is surely a fraction of the pace before.
+//! has been silent for longer than that rhythm explains and its slope since then is surely a fraction of the pace before. A bend to a
+//! plateau shows earlier: in a straight growth as a whole, in any other between its last two straight stretches.
 
 use crate::drift::telling;
 use crate::growth::rate_between;
+use crate::passes::Passes;
 use crate::shape::Shape;
 use crate::stats::Point;
 use crate::trend::{Trend, line_over_hinge};
+use crate::waves::Waves;
 
 /// Lumps into which the rise is divided: half of one may be noise at its end.
 const LUMPS: usize = 8;
@@ -22,27 +25,67 @@ const RESTS: f64 = 0.4;
 const REST_IS_SURE: f64 = 2.33;
 const FEWEST_RESTS: usize = 4;
 
-/// Log-likelihood ratio of growth that ended at one of some places over a line that goes on.
-const ENDED: f64 = 7.0;
+/// Log-likelihood ratio of growth that ended at one of some places over a line that goes on: 20 to one. A leak that grows now has evidence for
+/// it, so what speaks for an end counts long before it is beyond doubt.
+const LIKELY_END: (f64, f64) = (3.0, LIKELY);
+/// And that of a service, whose load rests, too: 1,000 to one, with a plateau that is sure.
+const SURE_END: (f64, f64) = (7.0, SURE);
+/// One-sided normal quantile for the slope of a plateau that such a bend shows already: 1 in 6.
+const LIKELY: f64 = 1.0;
 /// Places at which it may have ended, over this last share of it.
 const ENDS: (usize, f64) = (16, 0.5);
 
 /// Where a growth from a place on stopped: the last place at which the floor rose, and the one before; `None` if it goes on.
-pub(crate) fn stopped_at(shape: &Shape, from: f64) -> Option<(f64, f64)> {
-    bends_flat(shape, from).or_else(|| falls_silent(shape, from))
+pub(crate) fn stopped_at(shape: &Shape, from: f64, passes: Passes) -> Option<(f64, f64)> {
+    let is_training = passes.length().is_some();
+    let ending = if is_training { LIKELY_END } else { SURE_END };
+    bends_flat(shape, from, ending)
+        .or_else(|| levels_off(shape, from).filter(|_| is_training))
+        .or_else(|| falls_silent(shape, from))
 }
 
 /// Where a straight growth ended in a plateau, which shows long before its silence is unusual: a line up to there, and a level from there
-/// on, explain the samples far better than a line that goes on.
-fn bends_flat(shape: &Shape, from: f64) -> Option<(f64, f64)> {
-    let (now, points) = (shape.last(), telling(shape, from, shape.last()));
+/// on, explain the samples better than a line that goes on.
+fn bends_flat(shape: &Shape, from: f64, (ended, sure): (f64, f64)) -> Option<(f64, f64)> {
+    let now = shape.last();
     let apart = ENDS.1 * (now - from) / ENDS.0 as f64;
+    let both = [shape.floor_between(from, now), shape.points_between(from, now)];
+    let evidence = if matches!(shape.waves, Waves::None) && shape.staircase.is_none() { &both[..] } else { &both[..1] };
+    let pace_to = |end: f64| rate_between(shape, from, end).map(|rate| rate.value);
+    let has_ended = |end: f64| {
+        let likelier = |points: &&[Point]| -line_over_hinge(points, end);
+        let best = evidence.iter().map(likelier).fold(f64::NEG_INFINITY, f64::max);
+        let since = Trend::of(telling(shape, end, now).get(1..)?)?;
+        (best >= ended && since.at_most(sure) < STOPPED * pace_to(end)?).then_some((best, end))
+    };
     let ends = (1..ENDS.0).map(|number| now - number as f64 * apart);
-    let likelier = |end: f64| -line_over_hinge(points, end);
-    let end = ends.max_by(|&a, &b| likelier(a).total_cmp(&likelier(b))).filter(|&end| likelier(end) >= ENDED)?;
-    let pace = rate_between(shape, from, end)?.value;
+    let (_, end) = ends.filter_map(has_ended).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some((end, end - apart))
+}
+
+/// Whether the last straight stretch of the floor is a plateau after faster ones, and longer than the growth's own rests: growth that became
+/// faster, or came in rounds, is no line that could have bent.
+fn levels_off(shape: &Shape, from: f64) -> Option<(f64, f64)> {
+    let [.., before, last] = shape.segments.as_slice() else { return None };
+    let (start, end, now) = (shape.floor[before.start].x, shape.floor[last.start].x, shape.last());
+    if start < from {
+        return None;
+    }
+    // On the plateau only noise rises.
+    let places = places_of_rise(shape.floor_between(from, end));
+    let longest = longest_rest(&places);
+    let pace = (shape.start_level(last) - shape.start_level(before)) / (end - start).max(shape.spacing);
     let since = Trend::of(telling(shape, end, now).get(1..)?)?;
-    (since.at_most(SURE) < STOPPED * pace).then_some((end, end - apart))
+    let is_rest = now - places.last()? <= USUAL * longest;
+    (!is_rest && since.at_most(LIKELY) < STOPPED * pace).then_some((end, shape.floor[last.start - 1].x))
+}
+
+/// The longest rest of a growth after which it went on: longer than the gap before it, or the last gap. Growth that began slowly has not
+/// rested.
+fn longest_rest(places: &[f64]) -> f64 {
+    let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let rests = gaps.windows(2).filter(|pair| pair[1] > USUAL * pair[0]).map(|pair| pair[1]);
+    rests.chain(gaps.last().copied()).fold(0.0, f64::max)
 }
 
 fn falls_silent(shape: &Shape, from: f64) -> Option<(f64, f64)> {

@@ -57,17 +57,28 @@ fn flat(context: &Context, claims: &Claims) -> String {
             "Memory is flat at {level} during training; evaluations peak up to {} above it and fall back.{creeping}",
             size(context.evaluation_height.unwrap_or(0.0))
         ),
-        _ => unmoved(context, level),
+        _ => unmoved(context, claims),
     }
 }
 
 /// Flat, or fallen, or risen and come back: none of them is growth.
-fn unmoved(context: &Context, level: Bytes) -> String {
+fn unmoved(context: &Context, claims: &Claims) -> String {
+    let level = claims.level.bytes();
     let shape = context.shape;
     let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
     let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (first, now) = (levels.first().copied().unwrap_or(0.0), shape.present_level());
     let notable = 2.0 * shape.material();
+    if let Some(swing) = shape.swing {
+        let allowed = allowed(context, claims).map_or("no lasting growth".into(), |most| {
+            format!("no lasting growth so far; up to {} would not show yet", rate(context, most))
+        });
+        return format!(
+            "Memory rises and falls by {} every {}, around {level}: {allowed}.",
+            size(swing.height),
+            duration(context, swing.period)
+        );
+    }
     if let Some(trend) = creep(context) {
         format!(
             "Memory has crept up by {} and stands at {level}: too little to count as growth (from {} on).",
@@ -261,12 +272,20 @@ fn without_a_date(context: &Context) -> String {
             )
         }
         (Some(Lacks::Evenness), _) => "it is too uneven, or slows down too much, to be called one".into(),
+        (None, Clock::Step) if context.asked.no_epochs && !context.asked.never_a_leak => {
+            "without passes over data only time can tell: record the time of each sample".into()
+        }
+        (None, Clock::Time | Clock::Step) if context.asked.no_epochs || context.clock == Clock::Time => {
+            match context.asked.never_a_leak {
+                true => "without passes over data only time can tell, and --leak-after is off".into(),
+                false => "without passes over data only time can tell".into(),
+            }
+        }
         (None, Clock::Step) if context.epoch().is_none() => {
             "pass --steps-per-epoch to find out when this can be decided".into()
         }
         (None, Clock::Step) => "each further pass over the data tells more".into(),
-        (None, Clock::Time) => "without passes over data only time can tell, and --leak-after is off".into(),
-        (None, Clock::Sample) => "record the time or the step of each sample".into(),
+        (None, Clock::Time | Clock::Sample) => "record the time or the step of each sample".into(),
     }
 }
 

@@ -56,9 +56,47 @@ pub(crate) fn lows_of_teeth(points: &[Point]) -> Vec<usize> {
 }
 
 fn threshold(points: &[Point]) -> f64 {
+    threshold_of(points, THRESHOLD_RANGE)
+}
+
+fn threshold_of(points: &[Point], share: f64) -> f64 {
     let values: Vec<f64> = points.iter().map(|p| p.y).collect();
     let range = quantile(&values, 0.99) - quantile(&values, 0.01);
-    (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range).max(THRESHOLD_BYTES)
+    (THRESHOLD_SIGMAS * noise_of_differences(points)).max(share * range).max(THRESHOLD_BYTES)
+}
+
+/// A load that comes and goes, as by day and night: memory rises and falls again as slowly, and neither end is its level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Swing {
+    /// The length of one on the clock.
+    pub period: f64,
+    /// Bytes from low to high.
+    pub height: f64,
+}
+
+/// A swing takes at least this share of the range: less is on the way.
+const SWINGS_BY: f64 = 0.4;
+/// Either way takes at least this share of it.
+const EITHER_WAY: f64 = 0.25;
+/// The turns of two whole swings: two lows and two highs.
+const TURNS: usize = 4;
+/// The lengths and heights of swings differ by at most this factor.
+const ALIKE: f64 = 1.4;
+
+/// The swings of a series, if it does nothing else.
+pub(crate) fn find_swing(points: &[Point]) -> Option<Swing> {
+    let turns = turning_points(points, threshold_of(points, SWINGS_BY));
+    if turns.len() < TURNS {
+        return None;
+    }
+    let place = |turn: usize| points[turns[turn]].x;
+    let periods: Vec<f64> = (2..turns.len()).map(|turn| place(turn) - place(turn - 2)).collect();
+    let heights: Vec<f64> = turns.windows(2).map(|pair| (points[pair[1]].y - points[pair[0]].y).abs()).collect();
+    let (period, height) = (median(&periods), median(&heights));
+    let is_like = |usual: f64| move |value: &f64| *value <= ALIKE * usual && usual <= ALIKE * *value;
+    let is_slow = (1..turns.len()).all(|turn| place(turn) - place(turn - 1) >= EITHER_WAY * period);
+    let is_regular = periods.iter().all(is_like(period)) && heights.iter().all(is_like(height));
+    (is_slow && is_regular && period > 0.0).then_some(Swing { period, height })
 }
 
 /// Indices of alternating lows and highs, beginning with the first low; the last one may not be final.

@@ -21,7 +21,7 @@ const SMALL_PROCESS: f64 = 0.005;
 /// Most epoch boundaries drawn; more would be hatching.
 const MOST_EPOCHS: usize = 40;
 /// So many counts are drawn as points: a line through two would claim a course that nobody saw.
-const FEW_COUNTS: usize = 2;
+pub(crate) const FEW_COUNTS: usize = 2;
 /// A line begins at zero unless its lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;
 

@@ -26,7 +26,8 @@ impl JudgedTrace {
         let is_elsewhere = machine_limit.is_some_and(|limit| highest > limit.0);
         let own = machine_limit.filter(|_| trace.subject != Subject::Device && !is_elsewhere);
         let facts = RunFacts { memory_limit: facts.memory_limit.or(own), ..facts };
-        let mut diagnosis = diagnose(&trace, &Question { facts: facts.clone(), ..question });
+        let mut diagnosis =
+            diagnose(&trace, &Question { facts: facts.clone(), limit_is_assumed: !limit_is_given, ..question });
         diagnosis.input.format = input.format;
         diagnosis.input.unit = input.unit;
         diagnosis.input.skipped += input.skipped;

@@ -7,6 +7,7 @@ use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 use crate::braille::{Chart, Upright, draw};
 use crate::clean::clean;
 use crate::format::{ClockWords, knee_place, whole};
+use crate::illustrate::FEW_COUNTS;
 use crate::scale::{Measure, Scale, clock_labels, time_format};
 use crate::wrap::{shorten, width};
 use crate::{Report, Series};
@@ -53,7 +54,7 @@ struct Draft {
 /// The charts of a report, each of at most `most` columns: the memory, then the first count that varies.
 pub(crate) fn pictures(report: &Report, most: usize) -> Vec<Picture> {
     let Some(plot) = Plot::new(report) else { return Vec::new() };
-    let varying = report.counts.iter().find(|series| varies(series));
+    let varying = report.counts.iter().find(|series| is_drawn(series));
     let drafts: Vec<Draft> =
         [Some(plot.memory()), varying.map(|series| plot.count(series))].into_iter().flatten().collect();
     // The charts are stacked, so they share the width of their labels.
@@ -65,7 +66,7 @@ pub(crate) fn pictures(report: &Report, most: usize) -> Vec<Picture> {
 /// One sentence for each count that no chart shows: `tensors: 6529, constant`.
 pub(crate) fn count_sentences(report: &Report) -> Vec<String> {
     let has_charts = usable_points(&report.memory).next().is_some();
-    let drawn = report.counts.iter().position(|series| has_charts && varies(series));
+    let drawn = report.counts.iter().position(|series| has_charts && is_drawn(series));
     let others = report.counts.iter().enumerate().filter(|(index, _)| Some(*index) != drawn);
     others.filter_map(|(_, series)| count_sentence(series)).collect()
 }
@@ -103,6 +104,11 @@ fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
         let (low, high) = range.unwrap_or((value, value));
         Some((low.min(value), high.max(value)))
     })
+}
+
+/// Whether a count gets a chart: it varies, and was counted often enough for a line. Nobody saw what was between two counts.
+fn is_drawn(series: &Series) -> bool {
+    usable_points(series).nth(FEW_COUNTS).is_some() && varies(series)
 }
 
 fn varies(series: &Series) -> bool {

@@ -108,7 +108,7 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
         add("tokens", grouped(tokens as usize));
     }
     if let (Some(first), Some(last)) = (record.steps.first(), record.steps.last()) {
-        add("training loss", format!("{:.3} → {:.3}", first.loss, last.loss));
+        add("mean training loss", format!("{:.3} → {:.3} (first and last line of the log)", first.loss, last.loss));
     }
     if let (Some(first), Some(last)) = (record.evaluations.first(), record.evaluations.last()) {
         // What the result is, as the headline and the card have it; a run may have gone on beyond that.

@@ -145,7 +145,7 @@ impl Reading {
     fn curve(&self) -> Vec<(f64, f64)> {
         let mut points: Vec<Point> = self.series.points.iter().chain(&self.series.aside).copied().collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        condense(points).into_iter().map(|point| (point.x, point.y)).collect()
+        condense(&points).into_iter().map(|point| (point.x, point.y)).collect()
     }
 
     fn highest(&self, stretch: &Stretch) -> Option<f64> {
@@ -339,6 +339,7 @@ fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, n
     };
     let mut comparison = Comparison {
         effect,
+        needs_more: false,
         summary: String::new(),
         advice: String::new(),
         clock,
@@ -354,6 +355,7 @@ fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, n
         notes,
         curves: sides.each_ref().map(|side| side.iter().map(Reading::curve).collect()),
     };
+    comparison.needs_more = needs_more(&comparison);
     comparison.summary = phrasing::summary(&comparison);
     comparison.advice = phrasing::advice(&comparison);
     comparison
@@ -446,6 +448,24 @@ fn is_notable(level: &LevelContrast) -> bool {
     let is_large = level.difference.abs() >= MATERIAL_BYTES.max(MATTERS_LEVEL * level.before);
     let is_sure = level.low.zip(level.high).is_none_or(|(low, high)| low > 0.0 || high < 0.0);
     is_large && is_sure
+}
+
+/// Whether memory needs more after the change: it grows more, and what it holds less is not as much as that adds in a stretch as long again;
+/// or it grows as before at a higher level, at its peak and at its end.
+fn needs_more(comparison: &Comparison) -> bool {
+    let by = |level: &Option<LevelContrast>| {
+        level.as_ref().filter(|level| is_notable(level)).map_or(0.0, |level| level.difference)
+    };
+    let (peak, last) = (by(&comparison.highest), by(&comparison.last));
+    match comparison.effect {
+        Effect::More => {
+            let length = comparison.from.zip(comparison.to).map_or(0.0, |(from, to)| to - from);
+            let adds = comparison.growth.as_ref().map_or(f64::INFINITY, |growth| growth.difference.high * length);
+            -peak.max(last) <= adds
+        }
+        Effect::None | Effect::Unclear => peak > 0.0 && last > 0.0,
+        Effect::Ends | Effect::Less | Effect::Insufficient => false,
+    }
 }
 
 /// The trend of a floor as an estimate.

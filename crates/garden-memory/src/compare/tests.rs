@@ -308,3 +308,31 @@ fn coarse_numbers_are_not_taken_for_exact_ones() {
     let growth = pair(coarse(1), coarse(2)).growth.unwrap();
     assert!(growth.difference.high * 100.0 > 0.5 * M, "{growth:#?}");
 }
+
+/// A pipeline fails where memory needs more, in either way, and never where it needs less.
+#[test]
+fn more_is_faster_growth_or_a_higher_level_and_never_a_lower_one() {
+    let at = |level: f64, rate: f64, run: usize| {
+        run_of(240, move |step| level + rate * step as f64 + 0.3 * ripple(step, run), |_| 1.0)
+    };
+    let fill = || run_of(240, |step| 924.0 + 42.0 * step.min(83) as f64 + 0.3 * ripple(step, 1), |_| 1.0);
+    for (name, before, after, more) in [
+        ("the same", at(900.0, 0.0, 1), at(900.0, 0.0, 2), false),
+        ("grows", at(900.0, 0.0, 1), at(900.0, 0.5, 2), true),
+        ("grows more", at(900.0, 0.5, 1), at(900.0, 1.0, 2), true),
+        ("grows less", at(900.0, 1.0, 1), at(900.0, 0.5, 2), false),
+        ("stands higher", at(900.0, 0.0, 1), at(4300.0, 0.0, 2), true),
+        ("stands lower", at(4300.0, 0.0, 1), at(924.0, 0.0, 2), false),
+        ("stands lower and creeps", fill(), at(924.0, 0.2, 2), false),
+        ("stands a little lower and soon higher", at(1000.0, 0.0, 1), at(900.0, 2.0, 2), true),
+    ] {
+        let comparison = pair(before, after);
+        assert_eq!(comparison.needs_more, more, "{name}: {:?} {}", comparison.effect, comparison.summary);
+    }
+    // It grows from a level that is lower by more than that adds for a long time, compared where both stand still or creep.
+    let (before, after) = (fill(), at(924.0, 0.2, 2));
+    let question = CompareQuestion { from: Some(100.0), ..CompareQuestion::default() };
+    let run = |name, trace| Run { name, trace };
+    let late = compare(&[run("before", &before)], &[run("after", &after)], &question);
+    assert_eq!((late.effect, late.needs_more), (Effect::More, false), "{}", late.summary);
+}

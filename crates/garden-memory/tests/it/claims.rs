@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::population::{Floor, HEALTHY, Kind, LEAKS, Random, Run, draw, runs};
-use garden_memory::{Claim, Diagnosis, MIB, Quantified, Question, diagnose};
+use crate::population::{EXTRA, Floor, HEALTHY, Kind, LEAKS, LONG, Random, Run, draw, runs};
+use garden_memory::{Claim, Diagnosis, MIB, Quantified, Question, Verdict, diagnose};
 
 const LOOKS: usize = 5;
 /// Growth from here on is reported, so "not a leak" must not be said of more.
@@ -71,8 +71,9 @@ fn visible(run: &Run, count: usize) -> Option<Floor> {
     }
 }
 
-/// What is true of the quantity that a claim is about; `None` where the drawn floor does not say.
-fn truth(claim: &Claim, kind: Kind, floor: &Floor) -> Option<f64> {
+/// What is true of the quantity that a claim is about; `None` where the drawn floor does not say. A warm-up goes on at its rate only as far
+/// as a leak's is told from it.
+fn truth(claim: &Claim, kind: Kind, floor: &Floor, is_leak: bool) -> Option<f64> {
     let (from, to) = (claim.from, claim.to);
     let change = floor(to) - floor(from);
     let mean = || (0..=20).map(|k| floor(from + (to - from) * f64::from(k) / 20.0)).sum::<f64>() / 21.0;
@@ -81,7 +82,9 @@ fn truth(claim: &Claim, kind: Kind, floor: &Floor) -> Option<f64> {
         Quantified::Rate | Quantified::RateAtMost => (to > from).then(|| change / (to - from)),
         Quantified::Change => Some(change),
         Quantified::LevelIfBounded => matches!(kind, Kind::EpochFill | Kind::LongEpoch).then(|| floor(to)),
-        Quantified::LevelIfEndless => (kind == Kind::LinearLeak).then(|| floor(to)),
+        Quantified::LevelIfEndless => {
+            (kind == Kind::LinearLeak || is_leak && kind == Kind::WarmUpAndLine).then(|| floor(to))
+        }
         Quantified::End => None,
     }
 }
@@ -90,9 +93,48 @@ fn holds(claim: &Claim, truth: f64) -> bool {
     claim.low.is_none_or(|low| low <= truth) && claim.high.is_none_or(|high| truth <= high)
 }
 
+/// Where growth of a settled verdict ended, for kinds whose growth ends at one place: the last at which the drawn floor rose by then. If it
+/// rises still, none has ended.
+fn judge_end(tallies: &mut Tallies, run: &Run, kind: Kind, floor: &Floor, found: &Diagnosis) {
+    if run.end.is_none() || found.verdict != Verdict::Settled {
+        return;
+    }
+    // Growth that is said to go on more slowly has ended in part only.
+    let goes_on = |end: &Claim| {
+        let is_since = |claim: &&Claim| claim.quantity == Quantified::Change && Some(claim.from) == end.high;
+        found.claims.iter().find(is_since).is_some_and(|since| since.low.is_some_and(|low| low > 0.0))
+    };
+    for claim in found.claims.iter().filter(|claim| claim.quantity == Quantified::End && !goes_on(claim)) {
+        let steps = (claim.to - claim.from).ceil() as usize;
+        let rises = |step: &f64| floor(*step) - floor(*step - 1.0) > 1.0;
+        let last = (0..steps).map(|back| claim.to - back as f64).find(rises);
+        let has_ended = last.is_some_and(|last| last < claim.to || run.end.is_some_and(|end| end >= claim.to - 1.0));
+        // The end lies within the last step that rose.
+        let is_there = last.is_some_and(|last| (0..=4).any(|part| holds(claim, last - 0.25 * f64::from(part))));
+        tallies.add("End", kind, has_ended && is_there);
+    }
+}
+
+/// A rate and a rise of one growth are about the same thing: over one stretch they agree, and a later part of a growth that never falls
+/// adds no more than the whole.
+fn judge_pair(tallies: &mut Tallies, kind: Kind, found: &Diagnosis) {
+    let of = |quantity: Quantified| found.claims.iter().find(|claim| claim.quantity == quantity);
+    let Some((rate, rise)) = of(Quantified::Rate).zip(of(Quantified::Change)) else { return };
+    if found.growth.bytes_per_step.is_none() || rate.to != rise.to {
+        return;
+    }
+    let by_rate = rate.value * (rate.to - rate.from);
+    let agree = match rate.from == rise.from {
+        true => (by_rate - rise.value).abs() <= 0.01 * by_rate.abs(),
+        false => by_rate <= rise.high.unwrap_or(f64::INFINITY).max(rise.value),
+    };
+    tallies.add("rate and rise agree", kind, agree);
+}
+
 fn judge(tallies: &mut Tallies, kind: Kind, floor: &Floor, found: &Diagnosis) {
+    judge_pair(tallies, kind, found);
     for claim in &found.claims {
-        let Some(truth) = truth(claim, kind, floor) else { continue };
+        let Some(truth) = truth(claim, kind, floor, found.verdict == Verdict::Leak) else { continue };
         tallies.add(&format!("{:?}", claim.quantity), kind, holds(claim, truth));
         let has_width = claim.low.zip(claim.high).is_none_or(|(low, high)| low < high);
         tallies.add("an interval", kind, has_width);
@@ -116,12 +158,14 @@ fn drawn(kind: Kind) -> impl Iterator<Item = Run> {
 #[test]
 fn every_claim_of_a_report_holds() {
     let mut tallies = Tallies::default();
-    for kind in HEALTHY.into_iter().chain(LEAKS).chain([Kind::SlowingCapacity, Kind::PausingLeak]) {
+    let others = [Kind::SlowingCapacity, Kind::PausingLeak, Kind::WarmUpAndLine];
+    for kind in HEALTHY.into_iter().chain(LEAKS).chain(EXTRA).chain(LONG).chain(others) {
         for run in drawn(kind) {
             for count in (1..=LOOKS).map(|look| run.samples.len() * look / LOOKS) {
                 let Some(floor) = visible(&run, count) else { continue };
                 let found = diagnose(&run.trace(count), &Question::default());
                 judge(&mut tallies, kind, &floor, &found);
+                judge_end(&mut tallies, &run, kind, &floor, &found);
             }
         }
     }
@@ -129,11 +173,12 @@ fn every_claim_of_a_report_holds() {
     tallies.print();
     let wrong = |what: &str| tallies.of(what).share();
     assert!((0.01..=0.10).contains(&wrong("Rate")), "{}", wrong("Rate"));
-    for what in ["Level", "Change", "LevelIfBounded", "LevelIfEndless"] {
+    for what in ["Level", "Change", "End", "LevelIfBounded", "LevelIfEndless"] {
         assert!(wrong(what) <= 0.10, "{what}: {}", wrong(what));
     }
     for what in ["RateAtMost", "not a leak"] {
         assert!(wrong(what) <= 0.05, "{what}: {}", wrong(what));
     }
+    assert!(wrong("rate and rise agree") <= 0.01, "{}", wrong("rate and rise agree"));
     assert!(tallies.of("an interval").wrong == 0);
 }

@@ -7,7 +7,7 @@
 #![allow(clippy::print_stdout, reason = "the seed and the rates by kind are part of the result")]
 
 use crate::population::{
-    EXTRA, HEALTHY, HEALTHY_SERVICES, Kind, LEAKING_SERVICES, LEAKS, Random, Run, draw, runs, without_passes,
+    EXTRA, HEALTHY, HEALTHY_SERVICES, Kind, LEAKING_SERVICES, LEAKS, LONG, Random, Run, draw, runs, without_passes,
 };
 use garden_memory::{Activity, Bytes, Diagnosis, Quantity, Question, RunFacts, Verdict, diagnose, verdict};
 
@@ -77,6 +77,46 @@ fn what_is_nearly_a_leak_is_seldom_called_one() {
         assert!(share < cap(), "{kind:?}: {share}");
     }
 }
+
+/// Growth that has outlasted a leak's two passes, and has ended: what counts is each look from its end on. A plateau shows once it is a
+/// tenth of the growth long, and one and a half times as long as a rest.
+#[test]
+fn growth_that_has_ended_is_seldom_called_a_leak() {
+    say_seed();
+    let mut wrong = Vec::new();
+    for kind in LONG {
+        let (mut ever, mut after, mut late) = (0, 0, 0);
+        let mut numbers = Vec::new();
+        for (number, run) in drawn(kind) {
+            let end = run.end.unwrap_or(0.0);
+            let leaks: Vec<f64> = (1..=LOOKS)
+                .map(|look| run.samples.len() * look / LOOKS)
+                // Before a restart it is another run.
+                .filter(|&count| run.restart.is_none_or(|at| count > at))
+                .filter(|&count| verdict(&run.trace(count), &Question::default()) == Verdict::Leak)
+                .map(|count| run.samples[count - 1].step.unwrap_or(0.0))
+                .collect();
+            ever += u64::from(!leaks.is_empty());
+            after += u64::from(leaks.iter().any(|&now| now > end));
+            let is_late = run.over.is_some_and(|over| leaks.iter().any(|&now| now > over));
+            late += u64::from(is_late);
+            numbers.extend(is_late.then_some(number));
+        }
+        let share = |count: u64| count as f64 / runs() as f64;
+        println!(
+            "{kind:?}: a leak at any look {:.4}, after its end {:.4}, after a plateau {:.4} {numbers:?}",
+            share(ever),
+            share(after),
+            share(late)
+        );
+        wrong.push((kind, share(late)));
+    }
+    let most = |kind: Kind| if kind == Kind::DoublingPopulation { DOUBLING } else { 0.0 } + cap();
+    assert!(wrong.iter().all(|&(kind, share)| share < most(kind)), "{wrong:?}");
+}
+
+/// Growth that was fastest just before its end shows it last: so much more of it is still called a leak.
+const DOUBLING: f64 = 0.04;
 
 /// A leak that has paused and gone on before is not called settled in its next pause.
 #[test]
@@ -231,8 +271,15 @@ fn a_verdict_knows_what_it_could_not_have_seen() {
                     let since = (sample.step.unwrap_or(0.0) - from).max(0.0);
                     sample.set(Quantity::Rss, (level + factor * rate * since) as u64);
                 }
-                let leaking =
-                    Run { facts: run.facts.clone(), samples, restart: run.restart, floor: None, memory: None };
+                let leaking = Run {
+                    facts: run.facts.clone(),
+                    samples,
+                    restart: run.restart,
+                    floor: None,
+                    memory: None,
+                    end: None,
+                    over: None,
+                };
                 let bound = whole(&leaking).sensitivity.and_then(|most| most.bytes_per_step);
                 calm[at] += u64::from(bound.is_some());
                 wrong[at] += u64::from(bound.is_some_and(|bound| bound < factor * rate));
@@ -244,4 +291,31 @@ fn a_verdict_knows_what_it_could_not_have_seen() {
     );
     let (calm, wrong): (u64, u64) = (calm.iter().sum(), wrong.iter().sum());
     assert!((wrong as f64) < 0.025 * calm as f64, "{wrong} of {calm}");
+}
+
+/// A verdict is not taken back without a reason: memory that keeps growing gives none. How often a leak that was called one at one of ten
+/// looks is called something else at a later one, and how often it is then said that there is no growth at all.
+#[test]
+fn a_leak_that_goes_on_is_seldom_taken_back() {
+    say_seed();
+    let (mut called, mut back, mut denied) = (0, 0, 0);
+    for kind in LEAKS.into_iter().filter(|kind| kind.is_steady()).chain([Kind::FasterLeak, Kind::WarmUpAndLine]) {
+        let (mut of_kind, mut denied_of_kind) = (0, 0);
+        for (_, run) in drawn(kind).take(runs() as usize / 2).filter(|(_, run)| run.restart.is_none()) {
+            let looks: Vec<Verdict> = (1..=LOOKS)
+                .map(|look| verdict(&run.trace(run.samples.len() * look / LOOKS), &Question::default()))
+                .collect();
+            let Some(first) = looks.iter().position(|&look| look == Verdict::Leak) else { continue };
+            called += 1;
+            of_kind += u64::from(looks[first..].iter().any(|&look| look != Verdict::Leak));
+            let is_denial = |look: &Verdict| !matches!(look, Verdict::Leak | Verdict::Growing);
+            denied_of_kind += u64::from(looks[first..].iter().any(is_denial));
+        }
+        println!("{kind:?}: taken back {of_kind}, denied {denied_of_kind}");
+        back += of_kind;
+        denied += denied_of_kind;
+    }
+    println!("of {called} leaks called, {back} taken back, {denied} denied");
+    assert!((denied as f64) < 0.005 * f64::from(called), "{denied} of {called}");
+    assert!((back as f64) < 0.1 * f64::from(called), "{back} of {called}");
 }

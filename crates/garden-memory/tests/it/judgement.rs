@@ -98,7 +98,15 @@ fn the_verdict_does_not_change_with_a_constant_offset() {
                 for sample in &mut samples {
                     sample.set(Quantity::Rss, sample.get(Quantity::Rss).unwrap() + offset);
                 }
-                let moved = Run { facts: run.facts.clone(), samples, restart: run.restart, floor: None, memory: None };
+                let moved = Run {
+                    facts: run.facts.clone(),
+                    samples,
+                    restart: run.restart,
+                    floor: None,
+                    memory: None,
+                    end: None,
+                    over: None,
+                };
                 verdict(&moved.trace(moved.samples.len()))
             };
             // What counts as start-up or as worth a call is measured against the level, so growths at the border of

@@ -1,6 +1,6 @@
 //! Whole reports of diagnoses made by hand.
 
-use crate::common::{Case, empty, leak, run1, run2};
+use crate::common::{Case, empty, leak, run1, run2, series};
 use expect_test::{ExpectFile, expect_file};
 use garden_memory::{Knee, Verdict};
 use garden_report::{Block, News, Page, Section, Style, json, markdown, text};
@@ -127,4 +127,18 @@ fn a_page_as_text_and_markdown() {
         ..Page::default()
     };
     check(format!("{}\n{}", page.text(Style::Plain, 100), page.markdown()), expect_file!["expected/page.txt"]);
+}
+
+/// Two counts are told in a sentence: a line between them would claim a course that nobody saw.
+#[test]
+fn no_line_is_drawn_through_two_counts() {
+    let told = |counts: &[(f64, f64)]| {
+        let mut case = run1();
+        case.counts = vec![series("tensors", counts.iter().copied())];
+        text(&case.report(), Style::Plain, 100)
+    };
+    let two = told(&[(10.0, 500.0), (60.0, 900.0)]);
+    assert!(!two.contains("tensors by step") && two.contains("tensors: 500 at first, 900 at the end"), "{two}");
+    let three = told(&[(10.0, 500.0), (30.0, 700.0), (60.0, 900.0)]);
+    assert!(three.contains("tensors by step"), "{three}");
 }

@@ -152,7 +152,7 @@ pub struct Compare {
 /// An answer of `compare` that fails a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOn {
-    /// Memory grows more after the change.
+    /// Memory needs more after the change: it grows more, or stands higher.
     More,
     /// Steps take longer after it.
     Slower,

@@ -57,7 +57,7 @@ pub fn run(arguments: &cli::Compare, printer: &Printer) -> Result<Outcome, Failu
 /// Whether a comparison gives an answer that a pipeline does not accept.
 fn is_answer(answer: FailOn, found: &Comparison) -> bool {
     match answer {
-        FailOn::More => found.effect == Effect::More,
+        FailOn::More => found.needs_more,
         FailOn::Slower => found.step_time.as_ref().is_some_and(|time| time.effect == TimeEffect::Costs),
         FailOn::Unclear => found.effect == Effect::Unclear,
     }

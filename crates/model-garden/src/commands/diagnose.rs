@@ -42,5 +42,6 @@ pub fn question(arguments: &cli::Diagnose) -> Question {
         stability: arguments.gate.stability(),
         no_epochs: arguments.no_epochs,
         leak_after: arguments.leak_after,
+        limit_is_assumed: false,
     }
 }

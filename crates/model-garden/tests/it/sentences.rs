@@ -398,3 +398,110 @@ fn the_state_of_a_trainer_knows_its_epochs() {
     let (found, _) = judge(state.as_bytes(), &[]);
     assert_eq!(text(&found["verdict"]), "leak", "{}", found["summary"]);
 }
+
+#[test]
+fn growth_that_may_have_stopped_has_not_ended() {
+    let level = |step: u64| 1000.0 + 4.0 * step.min(200) as f64 + ripple(step);
+    let mut pausing = 0;
+    for steps in (205..240).step_by(5) {
+        let (found, _) = judge(table((0..steps).map(|step| (step, level(step)))).as_bytes(), &[]);
+        if found["verdict"] == "growing" && text(&found["summary"]).contains("may have stopped") {
+            pausing += 1;
+            let evidence = found["evidence"].to_string();
+            assert!(evidence.contains("may have ended") && !evidence.contains("Growth ended"), "{steps}: {evidence}");
+        }
+    }
+    assert!(pausing > 0);
+}
+
+/// What is said of a growth: its rise, its rate and how long it lasted.
+#[test]
+fn a_rate_and_a_rise_over_one_stretch_agree() {
+    let curve = |step: u64| 800.0 + 300.0 * (1.0 - (-(step as f64) / 60.0).exp());
+    let bent = |step: u64| 800.0 + 3.0 * step.min(80) as f64 + 0.8 * step as f64;
+    let stairs = |step: u64| 800.0 + 40.0 * (step / 30) as f64;
+    for (name, level) in [("curve", &curve as &dyn Fn(u64) -> f64), ("bent", &bent), ("stairs", &stairs)] {
+        for steps in [60, 100, 150, 220, 300] {
+            let input = table((0..steps).map(|step| (step, level(step) + ripple(step))));
+            for flags in [&["--steps-per-epoch", "50"][..], &[]] {
+                let (found, _) = judge(input.as_bytes(), flags);
+                let claims = found["claims"].as_array().unwrap();
+                let of = |quantity: &str| claims.iter().find(|claim| claim["quantity"] == quantity);
+                let Some((rate, rise)) =
+                    of("rate").zip(of("change")).filter(|(a, b)| a["from"] == b["from"] && a["to"] == b["to"])
+                else {
+                    continue;
+                };
+                let number = |claim: &Value, key: &str| claim[key].as_f64().unwrap();
+                let by_rate = number(rate, "value") * (number(rate, "to") - number(rate, "from"));
+                let apart = (by_rate - number(rise, "value")).abs();
+                assert!(
+                    apart <= 0.01 * by_rate.abs(),
+                    "{name} {steps} {flags:?}: {by_rate} and {rise}: {}",
+                    found["evidence"]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_advice_asks_for_what_was_given() {
+    let line = table((0..300).map(|step| (step, 1000.0 + 2.0 * step as f64 + ripple(step))));
+    for flags in [&["--no-epochs"][..], &["--no-epochs", "--leak-after", "never"], &["--steps-per-epoch", "400"]] {
+        let (found, _) = judge(line.as_bytes(), flags);
+        let words = format!("{} {}", found["summary"], found["advice"]);
+        assert_eq!(text(&found["verdict"]), "growing", "{words}");
+        assert!(!words.contains("--no-epochs") && !words.contains("--steps-per-epoch"), "{flags:?}: {words}");
+    }
+    // Growth of 300 MiB in twelve hours is little beside 100 GB.
+    let (found, _) = judge(service(12, 2000.0, 2300.0).as_bytes(), &["--memory-limit", "100GB"]);
+    assert!(!found["advice"].to_string().contains("Pass --memory-limit"), "{}", found["advice"]);
+}
+
+/// A service whose load comes and goes each day, over so many days.
+fn daily(days: f64, phase: f64, growth: f64) -> String {
+    let samples = (days * 288.0) as u64;
+    let level = |i: u64| {
+        let wave = (std::f64::consts::TAU * (i as f64 / 288.0 + phase)).sin();
+        400.0 + 100.0 * wave + growth * i as f64 / samples as f64 + ripple(i)
+    };
+    (0..samples).fold("time_s,rss_mb\n".into(), |mut text, i| {
+        writeln!(text, "{},{:.2}", 300 * i, level(i)).unwrap();
+        text
+    })
+}
+
+#[test]
+fn the_level_of_a_daily_wave_is_that_of_whole_days() {
+    for days in [3.3, 4.6, 6.2] {
+        for phase in [0.0, 0.25, 0.5, 0.75] {
+            let (found, _) = judge(daily(days, phase, 0.0).as_bytes(), &[]);
+            let level = found["level"]["bytes"].as_f64().unwrap() / MIB;
+            let summary = text(&found["summary"]);
+            // Three days and a bit may show two lows and one high only.
+            if summary.contains("rises and falls by 2") {
+                assert!((396.0..404.0).contains(&level), "{days} from {phase}: {level}: {summary}");
+            } else {
+                assert!(days < 4.0, "{days} from {phase}: {summary}");
+            }
+            assert!(!summary.contains("fell from"), "{days} from {phase}: {summary}");
+            let spike = found["headroom"]["spike_bytes"].as_f64().unwrap() / MIB;
+            assert!(spike > 95.0 || days < 4.0, "{spike}: half of the wave lies above its level");
+        }
+    }
+    // Growth under the wave is still growth.
+    let (found, _) = judge(daily(6.2, 0.25, 900.0).as_bytes(), &[]);
+    assert!(["leak", "growing"].contains(&text(&found["verdict"])), "{}", found["summary"]);
+}
+
+#[test]
+fn a_service_whose_memory_multiplies_ever_faster_is_a_leak() {
+    for (hours, from, to) in [(10, 60.0, 700.0), (13, 100.0, 1500.0), (15, 25.0, 205.0)] {
+        let samples = hours * 60;
+        let level = |i: u64| from * (to / from).powf(i as f64 / samples as f64) + ripple(i);
+        let rows = (0..samples).map(|i| format!("{},{:.2}\n", 60 * i, level(i)));
+        let (found, code) = judge(format!("time_s,rss_mb\n{}", rows.collect::<String>()).as_bytes(), &[]);
+        assert_eq!((text(&found["verdict"]), code), ("leak", 1), "{from} to {to}: {}", found["summary"]);
+    }
+}

@@ -87,10 +87,17 @@ pub enum Kind {
     PausingLeak,
     Rounds,
     Ramp,
+    LongRamp,
+    ManyRounds,
+    DoublingPopulation,
+    WarmUpAndLine,
 }
 
 /// Healthy growth that takes its time, and ends: it is told from a leak by its end.
 pub const EXTRA: [Kind; 2] = [Kind::Rounds, Kind::Ramp];
+
+/// Healthy growth that lasts as long as a leak's must: while it does, nobody can tell it from one, so it counts from its end on.
+pub const LONG: [Kind; 3] = [Kind::LongRamp, Kind::ManyRounds, Kind::DoublingPopulation];
 
 pub const HEALTHY: [Kind; 16] = [
     Kind::Flat,
@@ -179,6 +186,10 @@ pub struct Run {
     pub floor: Option<Floor>,
     /// The bytes without noise, by the step; `None` where there is no floor.
     pub memory: Option<Floor>,
+    /// The step at which growth that ends does so.
+    pub end: Option<f64>,
+    /// The step from which that shows: a plateau is a tenth as long as the growth, and one and a half times as long as a rest between rounds.
+    pub over: Option<f64>,
 }
 
 /// Bytes at a step, without waves and noise.
@@ -218,8 +229,12 @@ pub fn draw(kind: Kind, random: &mut Random) -> Run {
 
 fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let epoch = random.scale(20.0, 120.0).round();
-    let leaks = LEAKS.contains(&kind) || kind == Kind::PausingLeak;
-    let epochs = if leaks { random.between(4.0, 10.0) } else { random.between(2.0, 8.0) };
+    let leaks = LEAKS.contains(&kind) || matches!(kind, Kind::PausingLeak | Kind::WarmUpAndLine);
+    let epochs = match kind {
+        _ if leaks => random.between(4.0, 10.0),
+        _ if LONG.contains(&kind) => random.between(5.0, 10.0),
+        _ => random.between(2.0, 8.0),
+    };
     let (epoch, steps) = match kind {
         Kind::LongEpoch => {
             let epoch = random.between(400.0, 900.0).round();
@@ -232,13 +247,13 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     // The noise's standard deviation: for leaks a tenth of their growth at most, as the stated rate demands.
     // A staircase whose steps drown in noise is none.
     let least = match kind {
-        Kind::Rounds => 20.0,
+        Kind::Rounds | Kind::LongRamp | Kind::ManyRounds | Kind::DoublingPopulation => 20.0,
         _ if leaks => 10.0,
         _ => 3.0,
     };
     let sigma = size / random.scale(least, 300.0);
     let base = random.scale(256.0, 8192.0) * MIB as f64 + 5.0 * sigma;
-    let Shape { value: shape, floor, memory } = shape_of(kind, size, epoch, steps, random);
+    let Shape { value: shape, floor, memory, end, over } = shape_of(kind, size, epoch, steps, random);
     // Teeth are sampled at every step: a few samples per tooth show no teeth.
     let has_teeth = matches!(
         kind,
@@ -286,7 +301,8 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     }
     let facts = RunFacts { steps_per_epoch: known.then_some(epoch as u64), ..RunFacts::default() };
     let on_base = |above: Floor| -> Floor { Rc::new(move |step| base + above(step - resumed_at)) };
-    Run { facts, samples, restart: None, floor: floor.map(on_base), memory: memory.map(on_base) }
+    let [end, over] = [end, over].map(|place| place.map(|place| place + resumed_at));
+    Run { facts, samples, restart: None, floor: floor.map(on_base), memory: memory.map(on_base), end, over }
 }
 
 /// What memory does, without noise.
@@ -297,6 +313,10 @@ struct Shape {
     floor: Option<Floor>,
     /// All of them, where there is a floor.
     memory: Option<Floor>,
+    /// The step at which growth that ends does so.
+    end: Option<f64>,
+    /// The step from which that shows.
+    over: Option<f64>,
 }
 
 impl Shape {
@@ -304,7 +324,17 @@ impl Shape {
     fn kept(value: impl Fn(f64) -> f64 + 'static) -> Shape {
         let floor: Floor = Rc::new(value);
         let value = Rc::clone(&floor);
-        Shape { value: Box::new(move |t, _| value(t)), memory: Some(Rc::clone(&floor)), floor: Some(floor) }
+        let memory = Some(Rc::clone(&floor));
+        Shape { value: Box::new(move |t, _| value(t)), memory, floor: Some(floor), end: None, over: None }
+    }
+
+    /// Growth in rounds that ends at a place.
+    fn rounds(self, end: f64, every: f64) -> Shape {
+        Shape { end: Some(end), over: Some((1.1 * end).max(end + 1.5 * every)), ..self }
+    }
+
+    fn ends(self, end: f64) -> Shape {
+        Shape { end: Some(end), over: Some(1.1 * end), ..self }
     }
 
     /// Waves on a floor.
@@ -313,12 +343,12 @@ impl Shape {
         let below = Rc::clone(&floor);
         let memory: Floor = Rc::new(move |t| below(t) + waves(t));
         let value = Rc::clone(&memory);
-        Shape { value: Box::new(move |t, _| value(t)), memory: Some(memory), floor: Some(floor) }
+        Shape { value: Box::new(move |t, _| value(t)), memory: Some(memory), floor: Some(floor), end: None, over: None }
     }
 
     /// People may differ about the floor.
     fn of(value: impl Fn(f64, f64) -> f64 + 'static) -> Shape {
-        Shape { value: Box::new(value), floor: None, memory: None }
+        Shape { value: Box::new(value), floor: None, memory: None, end: None, over: None }
     }
 }
 
@@ -346,9 +376,9 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
         }
         Kind::CappedCache => {
             let cap = (random.between(0.2, 1.5) * epoch).min(0.8 * steps);
-            Shape::kept(move |t| size * (t / cap).min(1.0))
+            Shape::kept(move |t| size * (t / cap).min(1.0)).ends(cap)
         }
-        Kind::EpochFill | Kind::LongEpoch => Shape::kept(move |t| size * (t / epoch).min(1.0)),
+        Kind::EpochFill | Kind::LongEpoch => Shape::kept(move |t| size * (t / epoch).min(1.0)).ends(epoch),
         Kind::RecordHigh => {
             let mut best = 0.0_f64;
             let spread = random.between(0.3, 1.0);
@@ -373,6 +403,7 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
             Shape::kept(move |t| {
                 size * (share * (t / first).min(1.0) + (1.0 - share) * ((t - start) / length).clamp(0.0, 1.0))
             })
+            .ends(start + length)
         }
         Kind::Sawtooth => {
             let period = random.between(0.2, 1.2) * epoch;
@@ -467,11 +498,43 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
                 let (done, inside) = (at.floor(), at.fract() * every);
                 size * (done - 1.0 + ((inside + 1.0) / length).min(1.0)).clamp(0.0, count - 1.0) / (count - 1.0)
             })
+            .rounds((count - 1.0) * every * total + length - 1.0, every * total)
         }
         Kind::Ramp => {
             // A cache that holds entries for a time, filled steadily: full after up to two passes.
             let length = (random.between(1.0, 2.0) * epoch).min(0.8 * steps);
-            Shape::kept(move |t| size * (t / length).min(1.0))
+            Shape::kept(move |t| size * (t / length).min(1.0)).ends(length)
+        }
+        Kind::LongRamp => {
+            // A capacity that is reached after two to four passes, at a steady pace.
+            let length = (random.between(2.2, 4.0) * epoch).min(0.8 * steps);
+            Shape::kept(move |t| size * (t / length).min(1.0)).ends(length)
+        }
+        Kind::ManyRounds => {
+            // Pools by rounds, as above, but more of them.
+            let count = random.between(3.0, 9.0).floor();
+            let every = (random.between(0.3, 0.7) * epoch).min(0.8 * steps / count);
+            let length = if random.chance(0.5) { 1.0 } else { random.between(1.0, 0.5 * every) };
+            Shape::kept(move |t| {
+                let (done, inside) = ((t / every).floor(), t % every);
+                let level = if done < 1.0 { 0.0 } else { done - 1.0 + ((inside + 1.0) / length).min(1.0) };
+                size * level.min(count) / count
+            })
+            .rounds(count * every + length - 1.0, every)
+        }
+        Kind::DoublingPopulation => {
+            // A curriculum that shows twice as many different examples in each pass, up to all of them.
+            let passes = random.between(2.0, 5.0).floor().min((0.8 * steps / epoch).floor());
+            let seen = move |t: f64| {
+                let pass = (t / epoch).min(passes);
+                let done = pass.floor();
+                if done < 1.0 { pass } else { done.exp2() * 0.5 + done.exp2() * 0.5 * pass.fract() }
+            };
+            Shape::kept(move |t| size * seen(t) / seen(passes * epoch)).ends(passes * epoch)
+        }
+        Kind::WarmUpAndLine => {
+            let (constant, warm_up) = (random.between(0.1, 0.8) * epoch, size * random.between(0.2, 2.0));
+            Shape::kept(move |t| size * t / steps - warm_up * (-t / constant).exp_m1())
         }
         Kind::PausingLeak => {
             // What leaks runs in some epochs and not in others.
