@@ -119,7 +119,7 @@ Exit codes: 0 the conversation is over; 2 a problem with the model, an image or 
 Examples:
   model-garden chat --model Qwen/Qwen2.5-VL-3B-Instruct
   model-garden chat --model DIR --adapter out/checkpoint-100 --image sign.jpg
-  printf 'What is this?\\nAnd in French?\\n' | model-garden chat --model DIR --image a.png";
+  printf 'What is this?\\nIn French?\\n' | model-garden chat --model DIR --json";
 
 /// Arguments of `model-garden chat`.
 #[derive(Clone, Debug, Args)]
