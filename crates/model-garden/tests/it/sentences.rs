@@ -497,7 +497,7 @@ fn the_level_of_a_daily_wave_is_that_of_whole_days() {
 
 #[test]
 fn a_service_whose_memory_multiplies_ever_faster_is_a_leak() {
-    for (hours, from, to) in [(10, 60.0, 700.0), (13, 100.0, 1500.0), (15, 25.0, 205.0)] {
+    for (hours, from, to) in [(10, 60.0_f64, 700.0), (13, 100.0, 1500.0), (15, 25.0, 205.0)] {
         let samples = hours * 60;
         let level = |i: u64| from * (to / from).powf(i as f64 / samples as f64) + ripple(i);
         let rows = (0..samples).map(|i| format!("{},{:.2}\n", 60 * i, level(i)));
