@@ -30,8 +30,8 @@ const FEWEST_RESTS: usize = 4;
 const LIKELY_END: (f64, f64) = (3.0, LIKELY);
 /// And that of a service, whose load rests, too: 1,000 to one, with a plateau that is sure.
 const SURE_END: (f64, f64) = (7.0, SURE);
-/// One-sided normal quantile for the slope of a plateau that such a bend shows already: 1 in 6.
-const LIKELY: f64 = 1.0;
+/// One-sided normal quantile for the slope of a plateau that such a bend shows already: 1 in 10.
+const LIKELY: f64 = 1.28;
 /// Places at which it may have ended, over this last share of it.
 const ENDS: (usize, f64) = (16, 0.5);
 
