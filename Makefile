@@ -8,7 +8,7 @@ BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 # Tests that draw at random, as cargo and unittest name them. All of them draw by GARDEN_SEED, which is 1 unless it is set.
-RANDOM := arrival:: fused:: claims:: error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::queue::kills train::a_killed_run
+RANDOM := arrival:: engine:: fused:: claims:: error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::queue::kills train::a_killed_run
 RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
