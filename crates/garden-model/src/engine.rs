@@ -7,14 +7,16 @@
 pub(crate) mod bank;
 mod generate;
 mod prefix;
+mod row;
 pub(crate) mod sampling;
+mod workspace;
 
-use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
-use garden_random::SplitMix64;
 use std::cmp::Reverse;
 use std::hash::RandomState;
 use std::ops::Range;
 
+use garden_device::{Buffer, Device, Reserve};
+use garden_input::{Config, Prompt};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
@@ -23,23 +25,19 @@ use crate::checkpoint::adapter::Adapter;
 use crate::checkpoint::nf4_checkpoint::FourBit;
 use crate::engine::bank::Bank;
 use crate::engine::prefix::Prefix;
+use crate::engine::row::Row;
 use crate::engine::sampling::{Sampler, Sampling, random_of_row};
+use crate::engine::workspace::{Workspace, answering};
 use crate::error::Error;
 use crate::model::{Model, upload};
 use crate::network::Network;
-use crate::network::activations::{GradientCheckpointing, activations};
-use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, LayerSizes};
-use crate::network::head::HeadWorkspace;
-use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
-use crate::network::linear::{AdapterSizes, LinearWorkspace};
+use crate::network::decoder::DecoderContext;
+use crate::network::kv_cache::{KvCache, Piece, Step};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, FrozenAdapter, RowFactors, Storage};
 use crate::network::pass::{Adapters, Pass};
-use crate::network::patches::PatchInputs;
 use crate::network::rotary;
-use crate::network::vision::{Vision, VisionWorkspace};
-use garden_input::{Config, Limits, Prompt};
 
 /// Tokens of a prompt per pass through the layers: enough for matrix products to run at full speed.
 const CHUNK: usize = 256;
@@ -129,83 +127,6 @@ pub struct Engine {
     /// Logits of one row, on the host.
     logits: Vec<f32>,
     sampler: Sampler,
-}
-
-/// Buffers reused in every step.
-#[derive(Debug)]
-struct Workspace {
-    tokens: Buffer,
-    images: PatchInputs,
-    step: StepInputs,
-    /// Hidden states of the prompt that is being read, updated in place by the layers `[context, hidden]`.
-    x: Buffer,
-    /// Hidden states of newest tokens, likewise `[rows, hidden]`.
-    newest: Buffer,
-    /// Of each kind of layer.
-    layers: Vec<LayerActivations>,
-    decoder: Vec<DecoderWorkspace>,
-    vision: VisionWorkspace,
-    linear: LinearWorkspace,
-    head: HeadWorkspace,
-    /// The best token of each row `[rows]`.
-    best: Buffer,
-}
-
-/// A row from its admission to its end.
-#[derive(Debug)]
-struct Row {
-    number: usize,
-    /// Its place in the KV cache.
-    slot: usize,
-    adapter: Option<usize>,
-    sampling: Sampling,
-    random: SplitMix64,
-    /// Its prompt, until all of it is in the cache.
-    unread: Option<Batch>,
-    /// Tokens of its prompt in the cache.
-    cached: usize,
-    is_embedded: bool,
-    prefix: Prefix,
-    /// Tokens of its prompt.
-    prompt: usize,
-    /// Prompt and answer so far.
-    tokens: Vec<i32>,
-    /// The position of the next token.
-    next: i32,
-    is_ended: bool,
-    /// Its logits were no numbers.
-    is_broken: bool,
-}
-
-impl Row {
-    /// Whether its prompt was read, and more tokens are to come.
-    fn is_open(&self) -> bool {
-        self.unread.is_none() && !self.is_finished()
-    }
-
-    fn is_finished(&self) -> bool {
-        self.is_ended || self.is_broken || self.tokens.len() - self.prompt >= self.sampling.max_new_tokens
-    }
-
-    /// Adds the chosen token to the answer; an error if there is none.
-    fn add(
-        &mut self,
-        chosen: Option<i32>,
-        logits: &[f32],
-        on_token: &mut dyn FnMut(NewToken<'_>),
-    ) -> Result<(), Error> {
-        let Some(token) = chosen else {
-            self.is_broken = true;
-            let (row, after) = (self.number, self.tokens.len() - self.prompt);
-            let what = format!("row {row}: the model's logits are not finite after {after} new tokens");
-            return Err(Error::NotFinite(what));
-        };
-        self.tokens.push(token);
-        self.next += 1;
-        self.is_ended = self.sampling.end_tokens.contains(&token);
-        on_token(NewToken { row: self.number, token, is_last: self.is_finished(), logits });
-        Ok(())
-    }
 }
 
 impl Engine {
@@ -574,70 +495,5 @@ impl Engine {
             row.add(chosen, &self.logits, on_token)?;
         }
         Ok(())
-    }
-}
-
-/// Workspace of operations for answers within the limits, beside the weights' needs.
-fn answering(reserve: Reserve, config: &Config, limits: EngineLimits) -> Reserve {
-    Reserve {
-        longest: limits.context.max(limits.patches),
-        head_size: config.largest_head(),
-        attention_tokens: limits.context.max(limits.patches).max(limits.rows),
-        // A window has at least one merged token.
-        segments: limits.rows.max(config.vision.most_segments(limits.patches)),
-        ..reserve
-    }
-}
-
-impl Workspace {
-    fn build(
-        device: &mut dyn Device,
-        config: &Config,
-        adapters: AdapterSizes,
-        tower: &Vision,
-        limits: EngineLimits,
-    ) -> Result<Workspace, Error> {
-        // A window has at least one merged token, and so has an image.
-        let most = config.vision.most_segments(limits.patches);
-        let of_images = Limits { patches: limits.patches, images: most, ..Limits::default() };
-        let images = PatchInputs::build(device, &config.vision, of_images)?;
-        let vision = VisionWorkspace::build(
-            device,
-            &config.vision,
-            limits.patches,
-            tower.adapter_sizes(adapters),
-            tower.adapts_merger(),
-            Mode::Inference,
-            GradientCheckpointing::PerLayer,
-        )?;
-        Workspace::beside(device, config, adapters, limits, images, vision)
-    }
-
-    /// Builds the workspace around existing image buffers.
-    fn beside(
-        device: &mut dyn Device,
-        config: &Config,
-        adapters: AdapterSizes,
-        limits: EngineLimits,
-        images: PatchInputs,
-        vision: VisionWorkspace,
-    ) -> Result<Workspace, Error> {
-        let (text, mode) = (&config.text, Mode::Inference);
-        let all = limits.context.max(limits.rows);
-        let at_once = CHUNK.min(limits.context).max(limits.rows);
-        let sizes = LayerSizes { hidden: text.hidden, tokens: at_once, adapters, mode };
-        Ok(Workspace {
-            tokens: device.buffer(Purpose::Batch, "tokens", Dtype::I32, all)?,
-            images,
-            step: StepInputs::build(device, text, limits.rows, at_once)?,
-            x: activations(device, Purpose::Workspace, "decoder x", limits.context, text.hidden)?,
-            newest: activations(device, Purpose::Workspace, "decoder x of newest tokens", limits.rows, text.hidden)?,
-            layers: LayerActivations::of_kinds(device, text, sizes)?,
-            decoder: DecoderWorkspace::of_kinds(device, text, sizes)?,
-            vision,
-            linear: LinearWorkspace::build(device, adapters, at_once.max(limits.patches), mode)?,
-            head: HeadWorkspace::build(device, text, limits.rows, mode)?,
-            best: device.buffer(Purpose::Workspace, "best tokens", Dtype::I32, limits.rows)?,
-        })
     }
 }
