@@ -87,7 +87,7 @@ pub enum Order {
     InTurn,
 }
 
-/// Limits of a generator; buffers are sized for them.
+/// Limits of an engine; buffers are sized for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineLimits {
     /// Prompts answered at once.
@@ -143,15 +143,14 @@ impl Engine {
         let lora = adapter.map(|adapter| &adapter.config);
         let computes = device.computes();
         let factors = adapter.map(|adapter| adapter.row_factors(checkpoint, computes)).transpose()?.unwrap_or_default();
-        let (generator, places) =
-            Engine::with_idle_adapter(device, config, checkpoint, lora, &factors, four_bit, limits)?;
+        let (engine, places) = Engine::with_idle_adapter(device, config, checkpoint, lora, &factors, four_bit, limits)?;
         if let Some(adapter) = adapter {
             adapter.fill_frozen(device, &places, &factors)?;
         }
-        Ok(generator)
+        Ok(engine)
     }
 
-    /// Builds a generator with a zero adapter: without factors of rows it answers as without an adapter until that is filled.
+    /// Builds an engine with a zero adapter: without factors of rows it answers as without an adapter until that is filled.
     pub(crate) fn with_idle_adapter(
         device: &mut dyn Device,
         config: &Config,
@@ -169,26 +168,26 @@ impl Engine {
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
         let workspace = Workspace::build(device, config, adapters, &network.vision, limits)?;
         device.reserve(answering(reserve, config, limits))?;
-        let logits = vec![0.0; config.text.vocabulary];
-        let (rows, sampler) = (Vec::new(), Sampler::default());
-        Ok((
-            Engine {
-                config: config.clone(),
-                limits,
-                network,
-                kv_cache,
-                workspace,
-                bank: None,
-                rows,
-                prefixes: None,
-                logits,
-                sampler,
-            },
-            frozen,
-        ))
+        Ok((Engine::of(config, limits, network, kv_cache, workspace), frozen))
     }
 
-    /// A generator that shares the weights of a model in training, and its image workspaces: only a KV cache and the workspace of a layer are new. It answers
+    /// Without rows.
+    fn of(config: &Config, limits: EngineLimits, network: Network, kv_cache: KvCache, workspace: Workspace) -> Engine {
+        Engine {
+            config: config.clone(),
+            limits,
+            network,
+            kv_cache,
+            workspace,
+            bank: None,
+            rows: Vec::new(),
+            prefixes: None,
+            logits: vec![0.0; config.text.vocabulary],
+            sampler: Sampler::default(),
+        }
+    }
+
+    /// An engine that shares the weights of a model in training, and its image workspaces: only a KV cache and the workspace of a layer are new. It answers
     /// with the model's current values. Prompts must fit the model's limits for images.
     pub fn beside(device: &mut dyn Device, model: &Model, limits: EngineLimits) -> Result<Engine, Error> {
         let (config, most) = (model.config(), model.limits());
@@ -214,20 +213,7 @@ impl Engine {
                 ..own
             })?;
         }
-        let logits = vec![0.0; config.text.vocabulary];
-        let (network, rows, sampler) = (model.network.clone(), Vec::new(), Sampler::default());
-        Ok(Engine {
-            config: config.clone(),
-            limits,
-            network,
-            kv_cache,
-            workspace,
-            bank: None,
-            rows,
-            prefixes: None,
-            logits,
-            sampler,
-        })
+        Ok(Engine::of(config, limits, model.network.clone(), kv_cache, workspace))
     }
 
     /// The model's configuration.
@@ -256,6 +242,9 @@ impl Engine {
         let Question { row: number, prompt, adapter, sampling } = question;
         sampling.check()?;
         self.check_adapter(number, adapter)?;
+        if self.rows.iter().any(|row| row.number == number) {
+            return Err(Error::Batch(format!("there is a row {number} already")));
+        }
         let prefix = match &self.prefixes {
             Some((keys, _)) => Prefix::of(&prompt.tokens, &prompt.images, adapter, &self.config, keys),
             None => Prefix::default(),

@@ -3,6 +3,7 @@
 use garden_device::Device;
 use garden_input::Prompt;
 
+use crate::engine::prefix::Prefix;
 use crate::engine::sampling::Sampling;
 use crate::engine::{Answer, CHUNK, Engine, NewToken, Order, Question};
 use crate::error::Error;
@@ -68,6 +69,10 @@ impl Engine {
     pub fn logits(&mut self, device: &mut dyn Device, prompt: Prompt) -> Result<Vec<f32>, Error> {
         assert!(self.rows.is_empty(), "a prompt is read where those of rows would be");
         let batch = self.batch(0, prompt, 0)?;
+        if let Some((_, left)) = &mut self.prefixes {
+            // It is read into the first slot.
+            left[0] = Prefix::default();
+        }
         let (text, workspace, tokens) = (&self.config.text, &self.workspace, batch.tokens());
         self.embed(device, &batch, None, 0);
         for before in (0..tokens).step_by(CHUNK) {

@@ -160,6 +160,7 @@ fn tokens_flow_while_a_prompt_is_read(make: Make) {
     engine.step(device, Order::InTurn, &mut |_| ()).unwrap();
     assert!(engine.retire(5).unwrap().tokens.is_empty());
     engine.admit(short(0)).unwrap();
+    assert_eq!(engine.admit(short(0)).unwrap_err().to_string(), "there is a row 0 already");
     assert_eq!(answered(&mut engine, device), expected[0]);
 }
 
@@ -392,6 +393,15 @@ fn what_was_read_before_is_not_read_again(make: Make) {
             "{what}: not the bits of one that reads everything"
         );
     }
+    // Logits of another prompt are computed in the place of the first slot, here the only one.
+    let question = Question { row: 1, prompt: turn(900, 2), adapter: None, sampling: sampling.clone() };
+    let only = EngineLimits { rows: 1, ..limits };
+    let mut single = Engine::with_bank(fresh, &run.config, &run.checkpoint, &bank, None, only).unwrap();
+    single.keep_prefixes();
+    let (_, _, expected) = pieces(&mut single, fresh, question.clone());
+    single.logits(fresh, Prompt { tokens: text(600, 8).collect(), images: Images::default() }).unwrap();
+    let (reused, _, logits) = pieces(&mut single, fresh, question);
+    assert_eq!((reused, logits), (0, expected));
     // Nothing is left of an adapter that is gone.
     engine.load(device, 0, &adapter).unwrap();
     let question = Question { row: 1, prompt: turn(900, 2), adapter: Some(0), sampling };

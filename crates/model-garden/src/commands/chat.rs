@@ -10,7 +10,7 @@ use garden_data::{Message, PictureFile, Processor, SpecialTokens};
 use garden_device::Device;
 use garden_model::{Engine, EngineLimits, Error, Order, Question, Sampling};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 
 use super::answering::{Loaded, Stream, failure, unheard};
 use super::{Outcome, devices};
@@ -113,11 +113,9 @@ pub fn run(arguments: &cli::Chat, printer: &Printer) -> Result<Outcome, Failure>
     let mut engine = loaded.build(&mut *device, limits)?;
     engine.keep_prefixes();
     let (wants_end, is_waiting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&is_waiting))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&wants_end)))
-            .map_err(|error| Failure::new("cannot listen for Ctrl-C", &error, None))?;
-    }
+    signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&is_waiting))
+        .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&wants_end)))
+        .map_err(|error| Failure::new("cannot listen for Ctrl-C", &error, None))?;
     let is_person = io::stdin().is_terminal() && io::stderr().is_terminal();
     if is_person {
         printer.say(HELP);
@@ -209,7 +207,7 @@ impl Conversation {
 }
 
 impl Talker<'_> {
-    /// Answers a message with the pictures that are shown with it. If it cannot be asked, the conversation and the pictures stay as they were.
+    /// Answers a message with the pictures that are shown with it. If it fails, the conversation and the pictures stay as they were.
     fn answer(
         &mut self,
         asked: &mut Conversation,
@@ -229,8 +227,8 @@ impl Talker<'_> {
         self.turns += 1;
         self.wants_end.store(false, Ordering::Relaxed);
         let answered = self.stream(asked, is_silent, printer);
-        if self.engine.retire(self.turns).is_none() && answered.is_err() {
-            // It was never begun.
+        self.engine.retire(self.turns);
+        if answered.is_err() {
             asked.messages.truncate(messages);
             shown.extend(asked.pictures.drain(pictures..));
         }

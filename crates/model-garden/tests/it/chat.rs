@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Output, Stdio};
 
 use serde_json::Value;
@@ -105,4 +106,15 @@ fn an_interrupt_stops_the_answer_and_then_the_program() {
     // Between answers it ends.
     signal("-INT", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_request_to_end_ends_it_in_the_middle_of_an_answer() {
+    let words = ["chat", "--model", MODEL, "--device", "cpu", "--threads", "1", "--temperature", "1.5", "--seed", "7"];
+    let mut child = model_garden(&words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    input.write_all(b"hello\n").unwrap();
+    output.read_exact(&mut [0; 8]).unwrap();
+    signal("-TERM", child.id());
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
