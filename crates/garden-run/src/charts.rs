@@ -111,7 +111,7 @@ impl<'a> Draft<'a> {
 fn loss(record: &RunRecord) -> Chart {
     let draft = Draft::new(record);
     let (curves, rows) = draft.of_both(|step| Some(step.loss), |report| Some(report.loss));
-    let note = format!("{}; each value is the mean of the steps since the one before.", capital(rows));
+    let note = format!("{}; a value of training is the mean of the steps since the one before.", capital(rows));
     let mut chart = draft.chart("Loss", &note, Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(record);
